@@ -1,0 +1,1 @@
+"""Runs -> what one engine step costs here, with residuals and the measured domain."""

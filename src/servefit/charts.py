@@ -1,0 +1,1 @@
+"""Every figure, one place: data -> a chart specification."""

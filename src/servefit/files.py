@@ -1,0 +1,131 @@
+"""Files: read with a sentence when they cannot be, written whole or not at all, known by their hash.
+
+Inputs from people (TOML, JSON) become frozen dataclasses here, once, and every fault in them is named with its path.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+from servefit.errors import ServefitError
+
+T = TypeVar("T")
+
+MAX_BYTES = 256 * 2**20
+"""Nothing that people write by hand is larger; a larger file is refused before it is read."""
+
+
+def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
+    """The file's text (UTF-8, a BOM dropped). Raises ServefitError with a sentence for whatever stands in the way."""
+    return decode(read_bytes(path, max_bytes=max_bytes), path)
+
+
+def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """The file's bytes. Raises ServefitError where it is missing, a folder, not readable or larger than `max_bytes`."""
+    try:
+        size = path.stat().st_size
+        if size > max_bytes:
+            raise ServefitError(
+                f"{path} is {size:,} bytes; the limit here is {max_bytes:,}.", hint="Is it the right file?"
+            )
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ServefitError(f"{path} does not exist.", hint="Check the path; names are case-sensitive.") from None
+    except IsADirectoryError:
+        raise ServefitError(f"{path} is a folder, not a file.", hint="Name the file in it.") from None
+    except OSError as error:
+        raise ServefitError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from None
+
+
+def decode(data: bytes, path: Path) -> str:
+    """`data` as UTF-8 text without a BOM; raises ServefitError naming the byte that is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ServefitError(
+            f"{path} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8, or name another file."
+        ) from None
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in the file. Raises ServefitError with line and column where it is not JSON."""
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ServefitError(
+            f"{path} is not JSON: {error.msg} (line {error.lineno}, column {error.colno}).",
+            hint="Is it the right file?",
+        ) from None
+    except RecursionError:
+        raise ServefitError(f"{path} is nested too deeply to be ours.", hint="Is it the right file?") from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The TOML table in the file. Raises ServefitError with the parser's line where it is not TOML."""
+    try:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ServefitError(f"{path} is not TOML: {error}.", hint="Is it the right file?") from None
+
+
+def structure(value: Any, kind: type[T], *, where: str) -> T:
+    """`value` (from TOML or JSON) as the dataclass `kind`.
+
+    Every fault is named in one sentence with its path (`required field missing @ $.targets.tpot_s`); a misspelt key is
+    a fault. Raises ServefitError.
+    """
+    import cattrs  # lazy: a tenth of a second that `--help` must not pay
+
+    converter = cattrs.Converter(forbid_extra_keys=True, prefer_attrib_converters=True)
+    try:
+        return converter.structure(value, kind)
+    except Exception as error:  # noqa: BLE001 - cattrs raises groups of many kinds, all named below
+        faults = cattrs.transform_error(error)
+        raise ServefitError(f"{where}: {'; '.join(faults)}.", hint=f"See the reference for {kind.__name__}.") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` (UTF-8, LF) whole or not at all: a reader sees the old file or the new one, never half of one."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` whole or not at all. Raises ServefitError where the disk is full or the folder cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ServefitError(
+            f"{path} cannot be written: {error.strerror}.", hint="Free some space, or name another folder with --out."
+        ) from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON for people: two spaces, keys as given, no NaN (null is how nothing is said)."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def sha256(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes, or of a run folder's (see `records.content_sha256`)."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise ServefitError(f"{path} cannot be read: {error.strerror}.", hint="Check the path.") from None
+    return digest.hexdigest()

@@ -1,0 +1,84 @@
+"""How long one engine step takes, in seconds: memory, compute and overhead.
+
+    t = const + per_seq*S + per_prefill_tok*P + per_prefill_pos*X + per_kv_tok*K + link
+        + ( weights(T)^p + (compute_per_tok*T)^p )^(1/p)
+
+with S decoding sequences, P prompt tokens computed in this step, X the sum of their positions (the quadratic part of
+attention), K the KV tokens that the decodes read, and T = P + S tokens in all. weights(T) is the time to stream the
+weights that T tokens touch: dense ones always, experts as far as they are distinct.
+
+The linear coefficients are what calibration fits; the roofline term is what a catalogue gives before anything was
+measured. Both forms live in one type, so the engine and the planner need not know which it is.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Source = Literal["measured", "published", "spec", "assumed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Coefficients of one engine on one device with one model. Times in seconds."""
+
+    const_s: float = 0.0
+    """Overhead of a step: launches, scheduling, sampling."""
+    per_seq_s: float = 0.0
+    """Each decoding sequence."""
+    per_prefill_tok_s: float = 0.0
+    """Each prompt token computed."""
+    per_prefill_pos_s: float = 0.0
+    """Each prompt token times its position."""
+    per_kv_tok_s: float = 0.0
+    """Each KV token read by a decoding sequence."""
+    weight_read_s: float = 0.0
+    """Streaming the dense weights once."""
+    expert_read_s: float = 0.0
+    """Streaming all routed experts once; a step pays for the distinct ones it touches."""
+    expert_active_frac: float = 0.0
+    """Experts per token over experts, k/N."""
+    compute_per_tok_s: float = 0.0
+    """Linear-layer arithmetic of one token at the achievable peak."""
+    p_norm: float = 2.0
+    """How memory and compute overlap: infinity is a hard maximum, 1 is a sum; GEMMs measure at 1.5 to 2."""
+    link_s: float = 0.0
+    """Latency of the all-reduces of one step."""
+    link_per_tok_s: float = 0.0
+    """All-reduce transfer of one token."""
+    front_end_s: float = 0.0
+    """Fixed cost of a request outside the steps (HTTP, tokenizer, first scheduling): part of TTFT."""
+    front_end_per_tok_s: float = 0.0
+    """The same per prompt token."""
+    source: Source = "assumed"
+    origin: str = ""
+    """Which run, paper or datasheet; said wherever a figure made from it is printed."""
+    lower_bound: bool = False
+    """True where overhead is unknown (datasheet only): every time made from it is a lower bound."""
+
+
+def step_s(step: StepTime, *, seqs: int, kv_tok: int, prefill_tok: int = 0, prefill_pos: int = 0) -> float:
+    """Seconds of one step with `seqs` decoding sequences that read `kv_tok` KV tokens, and `prefill_tok` prompt tokens.
+
+    `prefill_pos` is the sum of the prompt tokens' positions. A step with nothing to do takes no time.
+
+    >>> step = StepTime(const_s=0.010, per_seq_s=0.0005, per_kv_tok_s=3e-6)
+    >>> round(step_s(step, seqs=8, kv_tok=8 * 128), 6)
+    0.017072
+    """
+    tokens = seqs + prefill_tok
+    if tokens == 0:
+        return 0.0
+    distinct = 1.0 - (1.0 - step.expert_active_frac) ** tokens
+    weights = step.weight_read_s + step.expert_read_s * distinct
+    compute = step.compute_per_tok_s * tokens
+    overlap = (weights**step.p_norm + compute**step.p_norm) ** (1.0 / step.p_norm) if compute else weights
+    return (
+        step.const_s
+        + step.per_seq_s * seqs
+        + step.per_prefill_tok_s * prefill_tok
+        + step.per_prefill_pos_s * prefill_pos
+        + step.per_kv_tok_s * kv_tok
+        + step.link_s
+        + step.link_per_tok_s * tokens
+        + overlap
+    )

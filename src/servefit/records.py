@@ -1,0 +1,429 @@
+"""A run: one header and one row a request. Measured and simulated runs are the same type.
+
+On disk a run is a folder: `run.json` (the header) and `requests.jsonl` (one line a request, appended and flushed as each
+ends). Raw rows are kept, summaries are computed. All times are seconds since the run's start.
+
+Schema history
+    1   2026-11-30   first
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from servefit.errors import ServefitError
+from servefit.files import read_json, read_text, write_json
+
+SCHEMA_VERSION = 1
+
+STATUSES = {
+    "ok": "complete, with evidence: a finish reason or a terminal event",
+    "truncated": "the stream ended without a finish reason or a terminal event",
+    "prompt_cut": "the server read fewer prompt tokens than were sent: it cut the prompt to its context setting",
+    "short": "fewer tokens than asked, though the end-of-text token was switched off",
+    "empty": "complete, but no token carried text",
+    "stream_error": "an error object inside a stream that had begun with 200",
+    "http_error": "an HTTP status of 400 or more that is none of the below",
+    "rate_limited": "429: rate limited, not slow",
+    "unauthorized": "401 or 403",
+    "not_found": "404: no such route or model",
+    "unprocessable": "422 or 400: the server refused the request's fields",
+    "unavailable": "502, 503 or 504",
+    "redirected": "a redirect, which is not followed",
+    "not_an_llm": "an answer that is no completion (HTML, or JSON of another kind)",
+    "refused": "connection refused",
+    "reset": "the connection was reset or closed before or inside the answer",
+    "timeout": "no headers, or no further byte, within the limit",
+    "too_long": "the answer passed the limit of bytes or tokens",
+    "bad_stream": "bytes that are not HTTP or not the dialect",
+    "cancelled": "cut off by us (Ctrl-C, a cap, the end of the run)",
+    "unfinished": "simulated: not finished at the horizon",
+    "rejected": "simulated: never fits in memory",
+}
+"""Every status a row can have. Only "ok" counts as a success, and a success is the only source of latency figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """One request, as asked and as served. Times in seconds since the run's start; None where it did not happen."""
+
+    id: str
+    status: str
+    phase: Literal["load", "warmup", "cold"] = "load"
+    """Only "load" rows enter the figures; "cold" is the first request to a fresh server, shown apart."""
+    expected_failure: bool = False
+    due_s: float
+    """When the schedule wanted it sent: the start of TTFT and E2E."""
+    sent_s: float | None = None
+    connect_s: float | None = None
+    """How long connecting took (a duration); None on a connection that was open already."""
+    headers_s: float | None = None
+    chunk_s: tuple[float, ...] = ()
+    """Arrival of each chunk that carries text (content, reasoning or tool-call text)."""
+    chunk_tok: tuple[int, ...] | None = None
+    """Tokens in each of those chunks, where known; None means one each."""
+    answer_chunk: int | None = None
+    """Index in `chunk_s` of the first chunk of the visible answer, where reasoning came first."""
+    done_s: float | None = None
+    """The terminal event, or the moment of failure."""
+    isl_asked: int | None = None
+    isl: int | None = None
+    """Prompt tokens by the server's own count; falls back to the asked number with `isl_source` saying so."""
+    isl_source: Literal["usage", "asked", "simulated", "none"] = "none"
+    osl_asked: int | None = None
+    osl: int | None = None
+    osl_source: Literal["usage", "chunks", "simulated", "none"] = "none"
+    cached_tok: int | None = None
+    finish_reason: str | None = None
+    http_status: int | None = None
+    error: str | None = None
+    findings: tuple[str, ...] = ()
+    """Codes of what was odd about this request, e.g. "several_tokens_a_chunk"."""
+    server: dict[str, float] | None = None
+    """The server's own times and counts, where it tells: queue_s, prefill_s, decode_s, load_s ..."""
+    user: int | None = None
+    """Closed loop: which of the C users."""
+    replica: int | None = None
+    preempted: int | None = None
+    text: str | None = None
+    """The model's output, kept only on request and never trusted."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the request completed with evidence."""
+        return self.status == "ok"
+
+    @property
+    def token_s(self) -> tuple[float, ...]:
+        """Arrival of every token: a chunk of k tokens after a gap g counts as k tokens g/k apart.
+
+        The first chunk's tokens all stand at its arrival, since nothing is known of the time before.
+        """
+        if self.chunk_tok is None:
+            return self.chunk_s
+        times: list[float] = []
+        before: float | None = None
+        for at, k in zip(self.chunk_s, self.chunk_tok, strict=True):
+            if before is None:
+                times.extend([at] * k)
+            else:
+                times.extend(before + (at - before) * (i + 1) / k for i in range(k))
+            before = at
+        return tuple(times)
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Due to the first token that carries text."""
+        return self.chunk_s[0] - self.due_s if self.chunk_s else None
+
+    @property
+    def ttft_from_send_s(self) -> float | None:
+        """Sent to the first token that carries text: without the client's or the schedule's lateness."""
+        return self.chunk_s[0] - self.sent_s if self.chunk_s and self.sent_s is not None else None
+
+    @property
+    def itl_s(self) -> tuple[float, ...]:
+        """Every gap between token arrivals. Tokens that came in the first chunk have no gap of their own."""
+        times = self.token_s
+        first = self.chunk_tok[0] if self.chunk_tok else 1
+        return tuple(b - a for a, b in zip(times[first - 1 :], times[first:], strict=False))
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(last token - first token) / (tokens - 1); None below two tokens."""
+        tokens = self.osl if self.osl is not None else len(self.token_s)
+        if tokens < 2 or len(self.chunk_s) < 2:
+            return None
+        return (self.chunk_s[-1] - self.chunk_s[0]) / (tokens - 1)
+
+    @property
+    def e2e_s(self) -> float | None:
+        """Due to the last token."""
+        return self.chunk_s[-1] - self.due_s if self.chunk_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something about a run that its reader must know: which fact, and what to do about it."""
+
+    code: str
+    level: Literal["note", "suspect", "invalid"]
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """What was run, on what, how. Dictionaries hold what is recorded and never computed with by name outside its room."""
+
+    kind: Literal["measured", "simulated"]
+    schema_version: int = SCHEMA_VERSION
+    tool_version: str = ""
+    started: str | None = None
+    """ISO 8601 with zone; None for a simulated run, whose bytes depend on its seed alone."""
+    target: str = ""
+    """The name or URL that was measured, without secrets; for a simulated run the device."""
+    model: str = ""
+    engine: dict[str, Any] = field(default_factory=dict)
+    """name, build, policy, seats, budget_tok, prefix_cache ... as far as known."""
+    endpoint: dict[str, Any] = field(default_factory=dict)
+    """url, dialect, accepted fields, paid."""
+    machine: dict[str, Any] = field(default_factory=dict)
+    served_context_tok: int | None = None
+    load: dict[str, Any] = field(default_factory=dict)
+    """kind ("closed" with concurrency, "open" with rate and arrivals, "trace"), n, isl, osl."""
+    workload_sha256: str = ""
+    schedule_sha256: str = ""
+    seed: int = 0
+    clock: Literal["kernel", "user", "simulated", "imported"] = "user"
+    client: dict[str, Any] = field(default_factory=dict)
+    """The client's own health: event-loop lag, late sends, tokens sharing a read, overhead against a null server."""
+    server: dict[str, Any] = field(default_factory=dict)
+    """Server-side truth, where there is any: /metrics before and after."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """For a simulated run: what it rests on, path -> sha256."""
+    window_s: tuple[float, float] | None = None
+    """The steady window, where one was found."""
+    duration_s: float | None = None
+    """Wall (or simulated) time from the first due to the last row's end."""
+    finished: bool = False
+    verdict: Literal["valid", "suspect", "invalid"] = "valid"
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A header and its rows, in the order they ended."""
+
+    header: RunHeader
+    rows: tuple[RequestRecord, ...]
+
+    @property
+    def load_rows(self) -> tuple[RequestRecord, ...]:
+        """The rows that count: neither warm-up nor cold start."""
+        return tuple(row for row in self.rows if row.phase == "load")
+
+
+# --- to and from disk -----------------------------------------------------------------------------------------------
+
+_DEFAULTS = {f.name: f.default for f in fields(RequestRecord)}
+_TUPLES = ("chunk_s", "chunk_tok", "findings")
+_KNOWN = frozenset(_DEFAULTS)
+
+
+def row_to_json(row: RequestRecord) -> str:
+    """One line of JSON for a row, times rounded to the nanosecond, fields at their default left out."""
+    out: dict[str, Any] = {}
+    for name, default in _DEFAULTS.items():
+        value = getattr(row, name)
+        if value == default and type(value) is type(default):
+            continue
+        if isinstance(value, float):
+            value = round(value, 9)
+        elif name == "chunk_s":
+            value = [round(t, 9) for t in value]
+        out[name] = value
+    return json.dumps(out, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def row_from_json(line: str) -> RequestRecord:
+    """The row of one line; raises ValueError where it is none. Fields of a newer schema are passed over."""
+    value = json.loads(line)
+    if not isinstance(value, dict) or not {"id", "status", "due_s"} <= value.keys():
+        raise ValueError("not a request row")
+    kept = {k: v for k, v in value.items() if k in _KNOWN}
+    for name in _TUPLES:
+        if kept.get(name) is not None:
+            kept[name] = tuple(kept[name])
+    return RequestRecord(**kept)
+
+
+def header_to_json(header: RunHeader) -> dict[str, Any]:
+    """The header as plain JSON values."""
+    return asdict(header)
+
+
+def header_from_json(value: Any, path: Path) -> RunHeader:
+    """The header in `value`; raises ServefitError where it is none or from a newer servefit."""
+    if not isinstance(value, dict) or "schema_version" not in value or "kind" not in value:
+        raise ServefitError(
+            f"{path} is not the header of a run.", hint="A run is a folder with run.json and requests.jsonl."
+        )
+    version = value["schema_version"]
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise ServefitError(
+            f"{path} has schema version {version!r}; this servefit reads up to {SCHEMA_VERSION}.",
+            hint="Update servefit.",
+        )
+    names = {f.name for f in fields(RunHeader)}
+    kept = {k: v for k, v in value.items() if k in names}
+    try:
+        kept["findings"] = tuple(Finding(**f) for f in kept.get("findings") or ())
+        if kept.get("window_s") is not None:
+            start, end = kept["window_s"]
+            kept["window_s"] = (float(start), float(end))
+        return RunHeader(**kept)
+    except (TypeError, ValueError) as error:
+        raise ServefitError(f"{path} is damaged: {error}.", hint="Measure again, or restore the file.") from None
+
+
+def save_run(run: Run, folder: Path) -> None:
+    """Write a finished run to `folder` at once (simulated and imported runs; measured ones use RunWriter)."""
+    with RunWriter(folder, run.header) as writer:
+        for row in run.rows:
+            writer.append(row, flush=False)
+        writer.finish(run.header)
+
+
+def load_run(folder: Path) -> Run:
+    """The run in `folder` (or whose run.json is named). A torn last line is dropped, and a finding says so.
+
+    Raises ServefitError where there is no run, or a line other than the last is damaged.
+    """
+    folder = folder.parent if folder.name == "run.json" else folder
+    header = header_from_json(read_json(folder / "run.json"), folder / "run.json")
+    path = folder / "requests.jsonl"
+    rows: list[RequestRecord] = []
+    torn = False
+    lines = read_text(path, max_bytes=4 * 2**30).split("\n") if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            rows.append(row_from_json(line))
+        except (ValueError, TypeError):
+            if number < len(lines):
+                raise ServefitError(
+                    f"{path} is damaged in line {number}.", hint="Restore it, or measure again."
+                ) from None
+            torn = True
+    if torn:
+        word = Finding(
+            code="torn_line", level="note", message="The last line of requests.jsonl was torn and is left out."
+        )
+        header = replace(header, findings=(*header.findings, word))
+    return Run(header=header, rows=tuple(rows))
+
+
+def iter_rows(folder: Path) -> Iterator[RequestRecord]:
+    """The rows of a run one at a time, so that a day-long run needs no memory; a torn last line is passed over."""
+    with (folder / "requests.jsonl").open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield row_from_json(line)
+
+
+def content_sha256(path: Path) -> str:
+    """Hex SHA-256 of a file, or of a run folder: the hash of its run.json's bytes and then its requests.jsonl's."""
+    digest = hashlib.sha256()
+    parts = [path / "run.json", path / "requests.jsonl"] if path.is_dir() else [path]
+    for part in parts:
+        try:
+            digest.update(part.read_bytes())
+        except OSError as error:
+            raise ServefitError(f"{part} cannot be read: {error.strerror}.", hint="Was it moved or deleted?") from None
+    return digest.hexdigest()
+
+
+class RunWriter:
+    """Appends rows to a run folder, each flushed as it ends; killed at any moment, what was flushed can be read.
+
+    A second writer on the same folder is refused. A full disk raises ServefitError and leaves what was written.
+    """
+
+    def __init__(self, folder: Path, header: RunHeader, *, resume: bool = False) -> None:
+        self.folder = folder
+        self._lock: int | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(folder)
+            existing = (folder / "run.json").exists()
+            if existing and not resume:
+                raise ServefitError(
+                    f"{folder} holds a run already.", hint="Name another folder with --out, or go on with --resume."
+                )
+            _drop_torn_line(folder / "requests.jsonl")
+            self._file = (folder / "requests.jsonl").open("ab", buffering=1 << 16)
+        except OSError as error:
+            self._unlock()
+            raise ServefitError(
+                f"{folder} cannot be written: {error.strerror}.", hint="Choose another --out."
+            ) from None
+        except BaseException:
+            self._unlock()
+            raise
+        if not existing:
+            write_json(folder / "run.json", header_to_json(header))
+
+    def append(self, row: RequestRecord, *, flush: bool = True) -> None:
+        """Append one row; with `flush` it is in the file when this returns."""
+        try:
+            self._file.write(row_to_json(row).encode() + b"\n")
+            if flush:
+                self._file.flush()
+        except OSError as error:
+            raise ServefitError(
+                f"{self.folder} cannot be written: {error.strerror}.", hint="What was measured before is kept."
+            ) from None
+
+    def finish(self, header: RunHeader) -> None:
+        """Write the final header, with the run's findings and verdict."""
+        self._file.flush()
+        write_json(self.folder / "run.json", header_to_json(replace(header, finished=True)))
+
+    def close(self) -> None:
+        """Close the file and let others write."""
+        try:
+            self._file.close()
+        except OSError:
+            pass  # the row that did not fit was reported by append
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+            (self.folder / ".lock").unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _lock(folder: Path) -> int:
+    """An exclusive lock on the folder, held by the open file and so released when the process dies."""
+    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise ServefitError(
+            f"{folder} is being written by another servefit.", hint="Wait for it, or choose another --out."
+        ) from None
+    return handle
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut a last line that has no newline: its request is measured again on --resume."""
+    if not path.exists():
+        return
+    data = path.read_bytes()
+    if data and not data.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(data.rfind(b"\n") + 1)

@@ -1,0 +1,56 @@
+"""A workload: how many requests, of which lengths, arriving how. One seed makes the same schedule anywhere."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """How many tokens: always `mean`, or drawn around it and cut to [min, max]."""
+
+    kind: Literal["fixed", "uniform", "normal", "lognormal"] = "fixed"
+    mean: int = 128
+    sd: float = 0.0
+    min: int = 1
+    max: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is asked of a service. Exactly one of `rate_req_per_s`, `concurrency`, `trace`, `stages` says when."""
+
+    name: str = ""
+    n: int = 100
+    isl: Lengths = Lengths(mean=256)
+    osl: Lengths = Lengths(mean=64)
+    rate_req_per_s: float | None = None
+    arrivals: Literal["poisson", "constant", "gamma", "burst"] = "poisson"
+    """How an open loop arrives; "burst" sends all at once."""
+    burstiness: float = 1.0
+    """Gamma shape: 1 is Poisson, below 1 burstier, above 1 more even."""
+    stages: tuple[tuple[float, float], ...] = ()
+    """Open loop in stages of (requests per second, seconds): a step or a ramp."""
+    concurrency: int | None = None
+    """Closed loop: this many users, each sending again when its answer is complete."""
+    ramp_s: float = 0.0
+    """Closed loop: users start evenly over this time; 0 is a start-up burst."""
+    think_s: float = 0.0
+    """Closed loop: pause of a user between an answer and the next request."""
+    turns: int = 1
+    """Requests of one session: each carries the conversation so far as its prefix."""
+    shared_prefix_tok: int = 0
+    """Tokens at the start of every prompt of a group that are the same."""
+    prefix_groups: int = 1
+    trace: str | None = None
+    """Path of a trace file: Azure CSV, Mooncake JSONL, or one of our own runs."""
+    time_scale: float = 1.0
+    """Trace replay: 2 plays it twice as fast."""
+    seed: int = 0
+
+
+def workload_sha256(workload: Workload) -> str:
+    """Hex SHA-256 of what is asked, the name left out: two runs are comparable when it is the same."""
+    value = {k: v for k, v in asdict(workload).items() if k != "name"}
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
