@@ -1,0 +1,38 @@
+"""A plan to and from plan.json: floats as they are, so that loading and saving gives the same bytes."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from servefit.errors import ServefitError
+from servefit.files import read_json, structure, write_json
+from servefit.plan.plan import PLAN_SCHEMA_VERSION, Plan
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The plan as plain JSON values, keys in the order of the dataclasses."""
+    return asdict(plan)
+
+
+def plan_from_json(value: Any, *, where: str) -> Plan:
+    """The plan in `value`; raises ServefitError where it is none or from a newer servefit."""
+    if not isinstance(value, dict) or "schema_version" not in value or "candidates" not in value:
+        raise ServefitError(f"{where} is not a plan.", hint="A plan is what `servefit plan --out plan.json` writes.")
+    version = value["schema_version"]
+    if not isinstance(version, int) or version > PLAN_SCHEMA_VERSION:
+        raise ServefitError(
+            f"{where} has schema version {version!r}; this servefit reads up to {PLAN_SCHEMA_VERSION}.",
+            hint="Update servefit.",
+        )
+    return structure(value, Plan, where=where)
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write plan.json whole or not at all."""
+    write_json(path, plan_to_json(plan))
+
+
+def load_plan(path: Path) -> Plan:
+    """The plan in the file, or in the folder's plan.json. Raises ServefitError where there is none."""
+    path = path / "plan.json" if path.is_dir() else path
+    return plan_from_json(read_json(path), where=str(path))

@@ -1,0 +1,28 @@
+"""plan.json goes out and comes back."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from servefit.errors import ServefitError
+from servefit.plan.files import load_plan, save_plan
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "plan-small.json"
+
+
+def test_a_plan_comes_back_to_the_byte(tmp_path):
+    """Loading and saving the golden plan gives the same file."""
+    save_plan(load_plan(GOLDEN), tmp_path / "plan.json")
+    assert (tmp_path / "plan.json").read_bytes() == GOLDEN.read_bytes()
+
+
+def test_a_newer_or_foreign_file_is_one_sentence(tmp_path):
+    """A plan from a newer servefit, and a JSON file that is no plan, are refused with a hint."""
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({"schema_version": 99, "candidates": []}))
+    with pytest.raises(ServefitError, match="schema version 99"):
+        load_plan(path)
+    path.write_text("[1]")
+    with pytest.raises(ServefitError, match="is not a plan"):
+        load_plan(path)
