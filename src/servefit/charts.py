@@ -1,1 +1,0 @@
-"""Every figure, one place: data -> a chart specification."""
