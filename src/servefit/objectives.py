@@ -8,6 +8,9 @@ from typing import Literal
 from servefit.records import RequestRecord, Run
 from servefit.stats import Spread, percentile, spread
 
+CLOCK_S = 1e-9
+"""How finely times are kept."""
+
 Verdict = Literal["pass", "fail", "too close to call"]
 
 
@@ -29,11 +32,14 @@ class Targets:
 
 
 def is_good(row: RequestRecord, targets: Targets) -> bool:
-    """Whether the request completed and met every latency target that is set; a failed request never does."""
+    """Whether the request completed and met every latency target that is set; a failed request never does.
+
+    A latency is a difference of clock readings kept to the nanosecond: one on the target to within that meets it.
+    """
     if not row.ok:
         return False
     limits = ((row.ttft_s, targets.ttft_s), (row.tpot_s, targets.tpot_s), (row.e2e_s, targets.e2e_s))
-    return all(limit is None or value is None or value <= limit for value, limit in limits)
+    return all(limit is None or value is None or value <= limit + CLOCK_S for value, limit in limits)
 
 
 def margin(value: float, target: float, *, at_most: bool) -> float:

@@ -6,6 +6,8 @@ Nearest rank in integer arithmetic: float `p / 100 * n` gives a wrong rank for 1
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
 
 
 def rank(p: int, n: int) -> int:
@@ -42,25 +44,39 @@ def percentile_interval(values: Sequence[float], p: int, *, confidence: float = 
     queue are not quite: repeats (`--repeat`) say what that costs.
     """
     ordered = sorted(values)
-    n = len(ordered)
+    ranks = interval_ranks(p, len(ordered), confidence=confidence)
+    return (ordered[ranks[0] - 1], ordered[ranks[1] - 1]) if ranks else None
+
+
+@cache
+def interval_ranks(p: int, n: int, *, confidence: float = 0.95) -> tuple[int, int] | None:
+    """The 1-based ranks (l, u) of the interval for percentile `p` of `n` values; None where n is too small.
+
+    >>> interval_ranks(50, 10), interval_ranks(95, 10)
+    ((2, 9), None)
+    """
     if n == 0:
         return None
-    q = p / 100
-    cdf = binomial_cdf(n, q)
+    if n > 2000:  # the normal approximation is off by less than a rank here, and constant in time
+        z = NormalDist().inv_cdf(0.5 + confidence / 2)
+        middle, half = n * p / 100, z * math.sqrt(n * p / 100 * (1 - p / 100))
+        lower, upper = max(1, math.floor(middle - half)), math.ceil(middle + half) + 1
+        return (lower, upper) if upper <= n else None
+    cdf = binomial_cdf(n, p / 100)
+
+    def chance(k: int) -> float:
+        """P(B = k); below 0 where k is no rank to move to."""
+        return cdf[k] - (cdf[k - 1] if k else 0.0) if 0 <= k <= n else -1.0
+
+    # P(x_(l) <= quantile < x_(u)) = P(l <= B <= u - 1): grow toward the likelier side until it is sure enough
     lower = upper = rank(p, n)
-    # P(x_(l) <= quantile < x_(u)) = P(l <= B <= u - 1)
-    while True:
-        coverage = cdf[upper - 1] - (cdf[lower - 1] if lower >= 1 else 0.0)
-        if upper > lower and coverage >= confidence:
-            return ordered[lower - 1], ordered[upper - 1]
-        gain_low = cdf[lower - 1] - (cdf[lower - 2] if lower >= 2 else 0.0) if lower > 1 else -1.0
-        gain_high = cdf[upper] - cdf[upper - 1] if upper < n else -1.0
-        if gain_low < 0 and gain_high < 0:
+    while lower == upper or cdf[upper - 1] - cdf[lower - 1] < confidence:
+        below = chance(lower - 1) if lower > 1 else -1.0
+        above = chance(upper) if upper < n else -1.0
+        if below < 0 and above < 0:
             return None
-        if gain_low >= gain_high:
-            lower -= 1
-        else:
-            upper += 1
+        lower, upper = (lower - 1, upper) if below >= above else (lower, upper + 1)
+    return lower, upper
 
 
 def binomial_cdf(n: int, q: float) -> list[float]:

@@ -24,9 +24,8 @@ _BYTES = {
     "gib": 2**30,
     "tib": 2**40,
 }
-_QUANTITY = re.compile(
-    r"\s*\$?\s*([+-]?(?:\d{1,3}(?:[,_ ]\d{3})+|\d+)?(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\W\d]*(?:/[^\W\d]+)?|%)\s*"
-)
+_DIGITS = r"[+-]?(?:[0-9]{1,3}(?:[,_ ][0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_QUANTITY = re.compile(rf"\s*\$?\s*({_DIGITS})\s*([^\W\d]*(?:/[^\W\d]+)?|%)\s*")
 
 
 def parse_number(text: str) -> tuple[Decimal, str]:

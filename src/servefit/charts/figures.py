@@ -96,11 +96,13 @@ def lines(
 
     `y` values are drawn as given (convert to the unit of the axis title first).
     """
-    series = list(dict.fromkeys(p.series for p in points))
+    series = list(dict.fromkeys(p.series for p in points if p.y is not None))
     data = [{"s": p.series, "x": p.x, "y": p.y, "lo": p.low, "hi": p.high} for p in points if p.y is not None]
     x_scale = {"type": "log", "base": 2} if log_x else {"zero": False}
     y_scale = {"type": "log"} if log_y else {"zero": True}
     x_field = _quantity("x", x, scale=x_scale)
+    if log_x and len({p.x for p in points}) <= 12:
+        x_field["axis"] = {"values": sorted({p.x for p in points})}
     color = _series("s", "", series)
     if len(series) < 2:
         color["legend"] = None

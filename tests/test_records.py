@@ -1,0 +1,160 @@
+"""A run survives the disk to the byte, a kill at any moment, and a hostile file."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servefit.errors import ServefitError
+from servefit.records import (
+    SCHEMA_VERSION,
+    Finding,
+    RequestRecord,
+    Run,
+    RunHeader,
+    RunWriter,
+    content_sha256,
+    iter_rows,
+    load_run,
+    row_from_json,
+    row_to_json,
+    save_run,
+)
+
+
+def a_row(i=0, **more):
+    """A small complete request."""
+    return RequestRecord(
+        id=str(i), status="ok", due_s=i + 0.1, sent_s=i + 0.2, chunk_s=(i + 0.3, i + 0.35), osl=2, **more
+    )
+
+
+times = st.floats(0, 1e6).map(lambda t: round(t, 9))
+
+
+@given(
+    due=times,
+    chunks=st.lists(times, max_size=5).map(lambda x: tuple(sorted(x))),
+    error=st.none() | st.text(max_size=20),
+)
+def test_a_row_survives_json(due, chunks, error):
+    """What is written is what is read, whatever text the server sent."""
+    row = RequestRecord(
+        id="x", status="ok", due_s=due, chunk_s=chunks, error=error, findings=("a",), server={"queue_s": 0.5}
+    )
+    assert row_from_json(row_to_json(row)) == row
+    assert "\n" not in row_to_json(row)
+
+
+def test_definitions_on_paper():
+    """Due 1.0, sent 1.1, tokens at 1.5, 1.6, 1.9: TTFT 0.5 from due and 0.4 from send, gaps 0.1 and 0.3, TPOT 0.2, E2E 0.9."""
+    row = RequestRecord(id="x", status="ok", due_s=1.0, sent_s=1.1, chunk_s=(1.5, 1.6, 1.9), osl=3)
+    assert row.ttft_s == pytest.approx(0.5) and row.ttft_from_send_s == pytest.approx(0.4)
+    assert row.itl_s == pytest.approx((0.1, 0.3))
+    assert row.tpot_s == pytest.approx(0.2) and row.e2e_s == pytest.approx(0.9)
+
+
+def test_several_tokens_a_chunk_spread_their_gap():
+    """4 tokens a chunk every 0.2 s are gaps of 0.05 s, not 0.2; the first chunk's tokens have none."""
+    row = RequestRecord(id="x", status="ok", due_s=0, chunk_s=(0.5, 0.7, 0.9), chunk_tok=(4, 4, 4), osl=12)
+    assert len(row.token_s) == 12
+    assert row.itl_s == pytest.approx([0.05] * 8)
+    assert row.tpot_s == pytest.approx(0.4 / 11)
+
+
+def test_one_token_has_no_pace():
+    """TTFT and E2E of a single token are the same; there is no gap and no TPOT."""
+    row = RequestRecord(id="x", status="ok", due_s=0, chunk_s=(0.5,), osl=1)
+    assert (row.ttft_s, row.e2e_s, row.itl_s, row.tpot_s) == (0.5, 0.5, (), None)
+
+
+def test_299_gaps():
+    """300 tokens at 22 ms are 299 gaps: 6.578 s, not 6.6 s."""
+    row = RequestRecord(id="x", status="ok", due_s=0, chunk_s=tuple(0.775 + 0.022 * k for k in range(300)), osl=300)
+    assert sum(row.itl_s) == pytest.approx(6.578) and row.e2e_s == pytest.approx(7.353)
+
+
+def test_a_run_survives_the_disk(tmp_path):
+    """Header and rows come back equal; the content hash names exactly these bytes."""
+    header = RunHeader(
+        kind="measured", target="t", findings=(Finding(code="c", level="note", message="m"),), window_s=(1.0, 2.0)
+    )
+    save_run(Run(header=header, rows=(a_row(0), a_row(1, chunk_tok=(1, 1)))), tmp_path / "r")
+    run = load_run(tmp_path / "r")
+    assert run.rows == (a_row(0), a_row(1, chunk_tok=(1, 1))) and run.header.findings == header.findings
+    assert run.header.window_s == (1.0, 2.0) and run.header.finished
+    assert list(iter_rows(tmp_path / "r")) == list(run.rows)
+    before = content_sha256(tmp_path / "r")
+    path = tmp_path / "r" / "requests.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"0.35", b"0.36"))
+    assert content_sha256(tmp_path / "r") != before
+
+
+def test_every_prefix_of_the_file_is_a_readable_run(tmp_path):
+    """Killed at any byte, the complete lines are read; a torn last line is dropped with a word."""
+    save_run(Run(header=RunHeader(kind="measured"), rows=tuple(a_row(i) for i in range(3))), tmp_path / "r")
+    path = tmp_path / "r" / "requests.jsonl"
+    whole = path.read_bytes()
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        run = load_run(tmp_path / "r")
+        complete = whole[:cut].count(b"\n")
+        assert len(run.rows) in (complete, complete + 1)
+        torn = whole[:cut].rpartition(b"\n")[2]
+        assert any(f.code == "torn_line" for f in run.header.findings) == (bool(torn) and len(run.rows) == complete)
+
+
+def test_a_damaged_line_is_named(tmp_path):
+    """A line that is damaged in the middle is an error with its number, not a silent loss."""
+    save_run(Run(header=RunHeader(kind="measured"), rows=tuple(a_row(i) for i in range(3))), tmp_path / "r")
+    path = tmp_path / "r" / "requests.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1][:-5], lines[2]]) + "\n")
+    with pytest.raises(ServefitError, match="line 2"):
+        load_run(tmp_path / "r")
+
+
+def test_a_second_writer_and_an_existing_run_are_refused(tmp_path):
+    """Two writers on one run, or a new run over an old one, would lose rows."""
+    with RunWriter(tmp_path / "r", RunHeader(kind="measured")) as writer:
+        writer.append(a_row())
+        with pytest.raises(ServefitError, match="another servefit"):
+            RunWriter(tmp_path / "r", RunHeader(kind="measured"), resume=True)
+    with pytest.raises(ServefitError, match="holds a run already"):
+        RunWriter(tmp_path / "r", RunHeader(kind="measured"))
+    with RunWriter(tmp_path / "r", RunHeader(kind="measured"), resume=True) as writer:
+        writer.append(a_row(1))
+    assert [r.id for r in load_run(tmp_path / "r").rows] == ["0", "1"]
+
+
+def test_resume_cuts_a_torn_line(tmp_path):
+    """What was half written is measured again; what was whole stays."""
+    save_run(Run(header=RunHeader(kind="measured"), rows=(a_row(0),)), tmp_path / "r")
+    with (tmp_path / "r" / "requests.jsonl").open("ab") as file:
+        file.write(b'{"id":"1","sta')
+    with RunWriter(tmp_path / "r", RunHeader(kind="measured"), resume=True) as writer:
+        writer.append(a_row(2))
+    assert [r.id for r in load_run(tmp_path / "r").rows] == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[]", "not the header"), ("{", "not JSON"), (json.dumps({"schema_version": SCHEMA_VERSION + 1, "kind": "measured"}), "schema version"),
+     (json.dumps({"schema_version": 1, "kind": "measured", "window_s": [1]}), "damaged"), ("[" * 100_000, "nested too deeply")],
+)  # fmt: skip
+def test_a_header_that_is_none_is_one_sentence(tmp_path, text, said):
+    """Damaged, foreign and newer headers are refused with their path."""
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ServefitError, match=said) as caught:
+        load_run(tmp_path)
+    assert "run.json" in caught.value.message
+
+
+@given(st.text(max_size=200))
+def test_no_line_crashes_the_reader(line):
+    """Any text is a row, or a ValueError or TypeError that load_run turns into a sentence."""
+    try:
+        row_from_json(line)
+    except (ValueError, TypeError):
+        return
