@@ -1,0 +1,247 @@
+"""Runs -> a calibration: robust regression of step times on what each step did, with intervals, residuals and domain.
+
+Works on any run, measured by us, imported or simulated: nothing about the server needs to be known, though knowing how
+it batches lets the steps be cut finer. What the runs cannot tell is taken from a prior and marked as such.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from servefit.calibrate.calibration import (
+    FITTED,
+    Batching,
+    Calibration,
+    Coefficient,
+    Domain,
+    Residual,
+    load_calibration,
+    save_calibration,
+)
+from servefit.calibrate.regress import Fit, robust_fit, t95
+from servefit.calibrate.steps import NOTHING_KNOWN, Observation, observe, streams_of, told_by_server
+from servefit.errors import CannotMeasure
+from servefit.physics.steptime import StepTime
+from servefit.records import Finding, Run, header_to_json, row_to_json
+
+__all__ = ["Calibration", "fit_runs", "load_calibration", "run_sha256", "save_calibration"]
+
+MAX_ROWS = 4000
+"""Observations that enter the regression; of more, evenly spaced ones do. Plain Python then needs about a second."""
+FEWEST = 30
+"""Below this many observations nothing is fitted."""
+
+
+def fit_runs(
+    runs: Sequence[Run],
+    *,
+    names: Sequence[str] = (),
+    hashes: Sequence[str] = (),
+    batching: Batching | None = None,
+    prior: StepTime | None = None,
+    held_out: Sequence[Run] = (),
+) -> Calibration:
+    """The calibration that `runs` teach: step-time coefficients, each with a 95% interval, residuals and domain.
+
+    `names` and `hashes` identify the runs (by default their target and place, and the hash of their content). `prior`
+    stands in for coefficients on which no observation bears; without one they are 0 and marked "assumed". `held_out`
+    runs are not fitted; their residuals are reported. Raises CannotMeasure where there is too little to learn from.
+    """
+    known = batching or NOTHING_KNOWN
+    labels = [names[i] if i < len(names) else f"run {i + 1}" for i in range(len(runs))]
+    per_run = [observe(run, known) for run in runs]
+    told = [told_by_server(run, known) for run in runs]
+    if sum(len(o) for o in per_run) < FEWEST:
+        raise CannotMeasure(
+            f"These runs hold {sum(len(o) for o in per_run)} observed steps; a fit needs at least {FEWEST}.",
+            hint="Measure with longer answers (--osl 64) or more requests, or let servefit calibrate a live server.",
+        )
+    tagged = [(number, o) for number, (seen, own) in enumerate(zip(per_run, told, strict=True)) for o in (*seen, *own)]
+    kept = _thin(tagged)
+    fit = robust_fit(
+        [o.row for _, o in kept], [o.time_s for _, o in kept], [(number, o.busy) for number, o in kept],
+        importance=[_importance(o) for _, o in kept],
+    )  # fmt: skip
+    step, coefficients = _coefficients(fit, [o for _, o in kept], prior, labels)
+    noise, mean_over_median = _noise(step, [o for seen in per_run for o in seen])
+    header = runs[0].header
+    return Calibration(
+        step=step,
+        coefficients=coefficients,
+        covariance=fit.covariance,
+        domain=_domain(runs, [o for seen in per_run for o in seen]),
+        residuals=(
+            *(r for label, seen in zip(labels, per_run, strict=True) if (r := residual(step, label, seen))),
+            *(
+                r
+                for i, run in enumerate(held_out)
+                if (r := residual(step, f"held out {i + 1}", observe(run, known), held_out=True))
+            ),
+        ),
+        runs={
+            label: hashes[i] if i < len(hashes) else run_sha256(run)
+            for i, (label, run) in enumerate(zip(labels, runs, strict=True))
+        },
+        device=str(header.machine.get("device") or header.machine.get("cpu") or header.machine.get("name") or ""),
+        engine=str(header.engine.get("name") or ""),
+        engine_build=str(header.engine.get("build") or ""),
+        model=header.model,
+        batching=known,
+        noise_frac=noise,
+        mean_over_median=mean_over_median,
+        findings=_findings(coefficients, noise),
+    )
+
+
+def predict_s(step: StepTime, o: Observation) -> float:
+    """Seconds that the step time gives for the work in `o`."""
+    return math.fsum(getattr(step, name) * amount for name, amount in zip(FITTED, o.row, strict=True))
+
+
+def residual(
+    step: StepTime, run: str, observations: Sequence[Observation], *, held_out: bool = False
+) -> Residual | None:
+    """How far the run's observations lie from `step`; None where there are none."""
+    relative = [(o.time_s - f) / f for o in observations if (f := predict_s(step, o)) > 0]
+    if not relative:
+        return None
+    sizes = sorted(abs(r) for r in relative)
+    n = len(relative)
+    return Residual(
+        run=run,
+        n=n,
+        bias_frac=sorted(relative)[n // 2],
+        median_abs_frac=sizes[n // 2],
+        p90_abs_frac=sizes[min(n - 1, 9 * n // 10)],
+        held_out=held_out,
+    )
+
+
+def run_sha256(run: Run) -> str:
+    """The content hash of a run in memory: the same as `records.content_sha256` of its folder once saved."""
+    header: dict[str, Any] = header_to_json(replace(run.header, finished=True))
+    text = json.dumps(header, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    digest = hashlib.sha256(text.encode())
+    for row in run.rows:
+        digest.update(row_to_json(row).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _importance(o: Observation) -> float:
+    """A stretch around a prefill is rarer than a decode step and says as much as the steps in it, up to ten."""
+    return float(min(max(o.steps, 4 if o.prefill_tok else 1), 10))
+
+
+def _thin(tagged: list[tuple[int, Observation]]) -> list[tuple[int, Observation]]:
+    """At most MAX_ROWS observations: every stretch with a prefill, and evenly spaced plain decode steps."""
+    plain = [t for t in tagged if not t[1].prefill_tok]
+    rest = [t for t in tagged if t[1].prefill_tok]
+    rest = rest[:: max(1, -(-len(rest) // (MAX_ROWS // 2)))]
+    return [*plain[:: max(1, -(-len(plain) // (MAX_ROWS - len(rest))))], *rest]
+
+
+def _coefficients(
+    fit: Fit, rows: Sequence[Observation], prior: StepTime | None, labels: Sequence[str]
+) -> tuple[StepTime, tuple[Coefficient, ...]]:
+    """The step time and its coefficients: fitted where the rows tell, the prior's (or 0) where they do not."""
+    origin = f"fitted to {len(rows)} observations of {len(labels)} runs"
+    wide = t95(fit.freedom)
+    found: list[Coefficient] = []
+    for j, name in enumerate(FITTED):
+        value = fit.beta[j]
+        points = sum(1 for o in rows if o.row[j])
+        if value is None:
+            stand_in = getattr(prior, name) if prior else 0.0
+            found.append(
+                Coefficient(
+                    name=name,
+                    value=stand_in,
+                    low=stand_in,
+                    high=stand_in,
+                    points=points,
+                    source=prior.source if prior else "assumed",
+                    origin=prior.origin if prior else "no observation bears on it: taken as zero",
+                )
+            )
+            continue
+        half = wide * math.sqrt(max(fit.covariance[j][j], 0.0))
+        found.append(
+            Coefficient(
+                name=name,
+                value=value,
+                low=max(0.0, value - half),
+                high=value + half,
+                source="measured",
+                origin=origin,
+                points=points,
+            )
+        )
+    figures = {c.name: c.value for c in found}
+    return replace(StepTime(source="measured", origin=origin), **figures), tuple(found)  # type: ignore[arg-type]
+
+
+def _noise(step: StepTime, rows: Sequence[Observation]) -> tuple[float | None, float | None]:
+    """(half the 16-84 range of single decode steps around the fit, total measured over total fitted time of them)."""
+    plain = [o for o in rows if not o.prefill_tok and not o.front_end]
+    relative = sorted(o.time_s / f for o in plain if (f := predict_s(step, o)) > 0)
+    if len(relative) < FEWEST:
+        return None, None
+    n = len(relative)
+    fitted = math.fsum(predict_s(step, o) for o in plain)
+    return (relative[84 * n // 100] - relative[16 * n // 100]) / 2, math.fsum(o.time_s for o in plain) / fitted
+
+
+def _domain(runs: Sequence[Run], rows: Sequence[Observation]) -> Domain:
+    """The smallest and largest batch, context and prompt that the runs hold."""
+    plain = [o for o in rows if o.seqs and not o.prefill_tok]
+    prompts = [s.isl - s.cached_tok for run in runs for s in streams_of(run)]
+
+    def span(values: Sequence[int]) -> tuple[int, int] | None:
+        return (min(values), max(values)) if values else None
+
+    return Domain(
+        seqs=span([-(-o.seqs // o.steps) for o in plain]),
+        ctx_tok=span([o.kv_tok // o.seqs for o in plain]),
+        kv_tok=span([o.kv_tok // o.steps for o in plain]),
+        prefill_tok=span(prompts),
+    )
+
+
+def _findings(coefficients: Sequence[Coefficient], noise: float | None) -> tuple[Finding, ...]:
+    found = [
+        Finding(
+            code="not_learned",
+            level="note",
+            message=f"{c.name} (paid for {FITTED[c.name]}) was not learned: {c.origin}.",
+            hint=PROBE_FOR[c.name],
+        )
+        for c in coefficients
+        if c.source != "measured"
+    ]
+    if noise is not None and noise > NOISY:
+        found.append(
+            Finding(
+                code="noisy",
+                level="suspect",
+                message=f"Single steps scatter by {noise:.0%} around the fit: the machine or the way to it is not quiet.",
+                hint="Stop other work and calibrate again; the intervals hold only for a machine as busy as this.",
+            )
+        )
+    return tuple(found)
+
+
+NOISY = 0.25
+"""Scatter of single steps above which a calibration is suspect; quiet machines show 0.02 to 0.10."""
+
+PROBE_FOR = {
+    "const_s": "Measure answers of 32 tokens or more.",
+    "per_seq_s": "Measure at two or more levels of concurrency.",
+    "per_kv_tok_s": "Measure short and long prompts (64 and 1024 tokens).",
+    "per_prefill_tok_s": "Measure prompts of different lengths.",
+    "per_prefill_pos_s": "Measure prompts from 64 to 2000 tokens.",
+    "front_end_s": "Measure lone requests (--concurrency 1).",
+    "front_end_per_tok_s": "Let a long prompt arrive while others decode: its stall shows the prefill without the front end.",
+}

@@ -1,0 +1,152 @@
+"""The fit recovers a known step time from rows alone, says how sure it is, and marks what it could not learn."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrate.synthetic import TRUTH, probe_like, serve
+from servefit.calibrate.calibration import FITTED, Batching, coefficient
+from servefit.calibrate.fit import fit_runs, run_sha256
+from servefit.calibrate.steps import observe
+from servefit.errors import CannotMeasure
+from servefit.physics.steptime import StepTime
+from servefit.records import content_sha256, save_run
+
+KNOWN = {
+    "none": Batching(policy="none", seats=1),
+    "static": Batching(policy="static", seats=16),
+    "continuous": Batching(policy="continuous", seats=16),
+    "chunked": Batching(policy="chunked", seats=16, budget_tok=256),
+}
+
+
+@pytest.mark.parametrize("policy", KNOWN)
+def test_noise_free_runs_give_the_truth(policy):
+    """Without noise every coefficient comes back to one percent, whatever the policy."""
+    runs = probe_like(policy=policy, noise=0.0, jitter_s=0.0)
+    found = fit_runs(runs, batching=KNOWN[policy])
+    for name in ("per_kv_tok_s", "per_prefill_tok_s", "per_prefill_pos_s", "front_end_s"):
+        assert getattr(found.step, name) == pytest.approx(getattr(TRUTH, name), rel=0.02), name
+    # with one seat the constant and the cost of one request are paid together
+    one = found.step.const_s + found.step.per_seq_s
+    assert one == pytest.approx(TRUTH.const_s + TRUTH.per_seq_s, rel=0.01)
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None)
+@given(
+    const=st.floats(0.004, 0.03),
+    per_seq=st.floats(0.0004, 0.004),
+    kv=st.floats(1e-6, 6e-6),
+    prefill=st.floats(0.0002, 0.003),
+    front=st.floats(0.002, 0.02),
+    seed=st.integers(0, 10**6),
+    policy=st.sampled_from(["continuous", "chunked", "static"]),
+)
+def test_known_steps_lie_within_the_stated_interval(const, per_seq, kv, prefill, front, seed, policy):
+    """For step times of many shapes the interval holds the truth: no more than one of five misses, none by far."""
+    step = StepTime(
+        const_s=const, per_seq_s=per_seq, per_kv_tok_s=kv, per_prefill_tok_s=prefill, per_prefill_pos_s=1e-7,
+        front_end_s=front,
+    )  # fmt: skip
+    found = fit_runs(probe_like(step, policy=policy, seed=seed), batching=KNOWN[policy])
+    misses = 0
+    for name in ("const_s", "per_seq_s", "per_kv_tok_s", "per_prefill_tok_s", "front_end_s"):
+        c = coefficient(found, name)
+        truth = getattr(step, name)
+        half = max((c.high - c.low) / 2, 1e-12)
+        misses += not c.low <= truth <= c.high
+        assert abs(c.value - truth) <= 3 * half, (name, c, truth)
+    assert misses <= 1
+
+
+def test_late_steps_do_not_move_the_fit():
+    """One step in twelve that takes three times as long (a busy moment) moves the constant by under 3%."""
+    runs = probe_like(noise=0.02)
+    late = []
+    for run in runs:
+        rows = []
+        for row in run.rows:
+            shift, moved = 0.0, []
+            for i, t in enumerate(row.chunk_s):
+                shift += 0.02 if i % 12 == 7 and len(run.rows) > 10 else 0.0
+                moved.append(t + shift)
+            rows.append(dataclasses.replace(row, chunk_s=tuple(moved)))
+        late.append(dataclasses.replace(run, rows=tuple(rows)))
+    found = fit_runs([late[0], *runs[1:]], batching=KNOWN["continuous"])
+    assert found.step.const_s == pytest.approx(TRUTH.const_s, rel=0.03)
+    assert found.mean_over_median > 1.01
+
+
+def test_what_was_not_seen_is_a_prior_and_says_so():
+    """Runs of one prompt length and one request at a time teach neither the cost of a batch mate nor of context."""
+    run = serve([(0.0, 64, 24)] * 6, users=1, noise=0.01)
+    prior = StepTime(per_prefill_pos_s=3e-7, source="published", origin="a paper of 2025")
+    found = fit_runs([run], prior=prior)
+    c = coefficient(found, "per_prefill_pos_s")
+    assert (c.value, c.source, c.origin) == (3e-7, "published", "a paper of 2025")
+    assert found.step.per_prefill_pos_s == 3e-7
+    assert "not_learned" in {f.code for f in found.findings}
+    assert {c.name for c in found.coefficients} == set(FITTED)
+
+
+def test_too_few_steps_are_refused():
+    """Two requests of three tokens teach nothing, and the sentence says how many steps there were."""
+    with pytest.raises(CannotMeasure, match=r"hold 6 observed steps.*at least 30"):
+        fit_runs([serve([(0.0, 64, 3)] * 2, users=1)])
+
+
+def test_a_lost_request_spoils_only_its_own_moment():
+    """A request that died without a token makes its busy period unknown; the others still count."""
+    run = serve([(0.0, 64, 40)] * 4, users=1)
+    whole = len(observe(run))
+    dead = dataclasses.replace(run.rows[1], status="reset", chunk_s=())
+    cut = dataclasses.replace(run, rows=(run.rows[0], dead, *run.rows[2:]))
+    assert len(observe(cut)) == pytest.approx(whole * 3 / 4)
+
+
+def test_engine_side_prefill_times_are_used():
+    """Where the server times its prefills itself, the front end per prompt token is told apart."""
+    run = serve([(0.0, isl, 24) for isl in (64, 256, 512, 1024) for _ in range(3)], users=1)
+    assert coefficient(fit_runs([run]), "front_end_per_tok_s").source == "assumed"
+    rows = tuple(
+        dataclasses.replace(
+            row,
+            server={"prefill_s": TRUTH.const_s + TRUTH.per_prefill_tok_s * row.isl + TRUTH.per_prefill_pos_s * row.isl**2 / 2},
+        )
+        for row in run.rows
+    )  # fmt: skip
+    c = coefficient(fit_runs([dataclasses.replace(run, rows=rows)]), "front_end_per_tok_s")
+    assert c.source == "measured"
+    assert c.value == pytest.approx(TRUTH.front_end_per_tok_s, rel=0.1)
+
+
+def test_held_out_residuals_are_reported():
+    """A run that was not fitted shows the same small residuals; a server of twice the constant does not."""
+    runs = probe_like(noise=0.01)
+    same = serve([(0.0, 200, 40)] * 6, users=3, noise=0.01, seed=9)
+    other = serve([(0.0, 200, 40)] * 6, users=3, step=dataclasses.replace(TRUTH, const_s=0.016))
+    found = fit_runs(runs, batching=KNOWN["continuous"], held_out=[same, other])
+    near, far = [r for r in found.residuals if r.held_out]
+    assert near.median_abs_frac < 0.03
+    assert far.bias_frac > 0.3
+
+
+def test_hash_in_memory_is_the_hash_on_disk(tmp_path):
+    """`run_sha256` of a run equals `content_sha256` of its folder."""
+    run = serve([(0.0, 64, 10)] * 3, users=1)
+    save_run(run, tmp_path / "run")
+    assert run_sha256(run) == content_sha256(tmp_path / "run")
+
+
+def test_a_few_tokens_in_one_chunk_are_as_many_steps():
+    """A server that holds back half a character sends two tokens in one chunk: the step time stays the same."""
+    run = serve([(0.0, 64, 41)] * 6, users=1)
+    rows = tuple(
+        dataclasses.replace(row, chunk_s=(row.chunk_s[0], *row.chunk_s[2::2]), chunk_tok=(1, *[2] * 20)) for row in run.rows
+    )  # fmt: skip
+    halved = dataclasses.replace(run, rows=rows)
+    a, b = fit_runs([run]), fit_runs([halved])
+    assert b.step.const_s + b.step.per_seq_s == pytest.approx(a.step.const_s + a.step.per_seq_s, rel=0.01)
