@@ -1,0 +1,59 @@
+"""What a rule may look at: the case (a typical wait, its tail, a comparison, the machine's walls, the run's rows)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from servefit.explain.decompose import Observed
+from servefit.explain.features import Features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wall:
+    """The walls of one model on one device; None where not known. Bytes and FLOP are of one decode step, one sequence."""
+
+    weight_bytes: float | None = None
+    """Weights read per token."""
+    kv_bytes_per_tok: float | None = None
+    bandwidth_bytes_per_s: float | None = None
+    flop_per_s: float | None = None
+    active_params: float | None = None
+    origin: str = ""
+    """Where these come from: datasheet, file size, typed."""
+
+    def floor_itl_s(self, context: int) -> float | None:
+        """Seconds that the bytes of one token take at full bandwidth at this context; None where a part is unknown."""
+        if self.weight_bytes is None or self.bandwidth_bytes_per_s is None:
+            return None
+        return (self.weight_bytes + (self.kv_bytes_per_tok or 0.0) * context) / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One wait to be explained. `features` is None for typed numbers."""
+
+    seen: Observed
+    ttft_p95_s: float | None = None
+    itl_p95_s: float | None = None
+    n: int | None = None
+    """How many requests the percentiles rest on."""
+    wall: Wall = Wall()
+    short: Observed | None = None
+    """The same server with a short prompt, or another run to compare with."""
+    features: Features | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """A cause that a rule found: what it saw (with numbers), what would confirm it, and how sure that makes it."""
+
+    code: str
+    title: str
+    half: Literal["start", "type", "measurement"]
+    saw: str
+    confirm: str
+    certainty: Literal["shown", "likely", "possible"]
+    """"shown": the server or plain arithmetic says so; "likely": the pattern fits this cause and not its neighbours."""
+    weight_s: float = 0.0
+    """Seconds of the typical or the slow wait that it accounts for: causes are listed by this."""
+    value: float | None = None
+    """The rule's own number, where it has one (the context in tokens, the ratio), for tests and for `--json`."""

@@ -1,0 +1,121 @@
+"""What the rules look at, computed once from a run's rows: who was in flight, what reading should take, every gap."""
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from servefit.records import RequestRecord, Run
+from servefit.stats import percentile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What TTFT should be without waiting: `front_end_s` + `s_per_tok` x fresh prompt tokens.
+
+    `s_per_tok` is None where the prompts are too alike in length to tell the two apart; then `front_end_s` is the whole.
+    """
+
+    front_end_s: float
+    s_per_tok: float | None
+    n: int
+    how: str
+
+    def expected_s(self, isl: int) -> float:
+        """TTFT of a prompt of `isl` tokens that waits for nobody, in seconds."""
+        return self.front_end_s + (self.s_per_tok or 0.0) * isl
+
+
+def end_s(row: RequestRecord) -> float:
+    """When a request left the server: its last token, else its end, else when it was due."""
+    return row.chunk_s[-1] if row.chunk_s else (row.done_s or row.due_s)
+
+
+def in_flight(rows: tuple[RequestRecord, ...]) -> tuple[int, ...]:
+    """For each row, how many other requests were under way when it was due."""
+    dues = sorted(r.due_s for r in rows)
+    ends = sorted(end_s(r) for r in rows)
+    return tuple(bisect_left(dues, r.due_s) - bisect_right(ends, r.due_s) for r in rows)
+
+
+def fit_reading(run: Run) -> Reading | None:
+    """What reading takes in this run, from the requests that met an empty server, else from its fastest quarter.
+
+    Theil-Sen (median of pairwise slopes) over fresh prompt tokens where lengths differ by a factor of 1.5 or more; a
+    constant otherwise. None where no request completed.
+    """
+    rows = tuple(r for r in run.load_rows if r.ok and r.ttft_s is not None and r.isl is not None)
+    if not rows:
+        return None
+    under_way = in_flight(tuple(run.rows))
+    by_id = {id(r): n for r, n in zip(run.rows, under_way, strict=True)}
+    alone = [r for r in rows if by_id[id(r)] <= 0]
+    how = f"from {len(alone)} requests that met an empty server"
+    if len(alone) < 3 and len(alone) < len(rows):
+        fastest = sorted(rows, key=lambda r: (r.ttft_s or 0.0) / max(r.isl or 1, 1))
+        alone = fastest[: max(len(rows) // 4, 1)]
+        how = f"from the fastest {len(alone)} of {len(rows)} requests"
+    points = [(_fresh(r), r.ttft_s - max((r.sent_s or r.due_s) - r.due_s, 0.0)) for r in alone if r.ttft_s is not None]
+    return _line(points, how)
+
+
+def _fresh(row: RequestRecord) -> int:
+    return (row.isl or 0) - (row.cached_tok or 0)
+
+
+def _line(points: list[tuple[int, float]], how: str) -> Reading:
+    tokens = [t for t, _ in points]
+    middle = percentile([s for _, s in points], 50)
+    assert middle is not None, "a line needs at least one point"
+    if len(points) < 2 or max(tokens) < 1.5 * max(min(tokens), 1):
+        return Reading(front_end_s=middle, s_per_tok=None, n=len(points), how=how)
+    some = points if len(points) <= 400 else points[:: len(points) // 400 + 1]
+    slopes = [(b - a) / (n - m) for i, (m, a) in enumerate(some) for n, b in some[i + 1 :] if n != m]
+    slope = max(percentile(slopes, 50) or 0.0, 0.0)
+    rest = percentile([s - slope * t for t, s in points], 50) or 0.0
+    return Reading(front_end_s=max(rest, 0.0), s_per_tok=slope, n=len(points), how=how)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """A run's completed load rows by due time, with what the rules need of each."""
+
+    run: Run
+    rows: tuple[RequestRecord, ...]
+    under_way: tuple[int, ...]
+    """Other requests in flight when each was due."""
+    reading: Reading | None
+    excess_s: tuple[float, ...]
+    """TTFT beyond what reading should take, each row's."""
+    running_mean: float
+    """Answers being written at once, averaged over the time in which any was."""
+    running_max: int
+    gap_p50_s: float | None
+
+
+def look(run: Run) -> Features:
+    """The features of a run; rows that did not complete are left out, but they count as in flight."""
+    everyone = run.rows
+    number = {id(r): n for r, n in zip(everyone, in_flight(everyone), strict=True)}
+    rows = tuple(sorted((r for r in run.load_rows if r.ok and r.ttft_s is not None), key=lambda r: r.due_s))
+    reading = fit_reading(run)
+    excess = tuple(max((r.ttft_s or 0.0) - reading.expected_s(_fresh(r)), 0.0) if reading else 0.0 for r in rows)
+    mean, most = _running(everyone)
+    return Features(
+        run=run, rows=rows, under_way=tuple(number[id(r)] for r in rows), reading=reading, excess_s=excess,
+        running_mean=mean, running_max=most, gap_p50_s=percentile((g for r in rows for g in r.itl_s), 50),
+    )  # fmt: skip
+
+
+def _running(rows: tuple[RequestRecord, ...]) -> tuple[float, int]:
+    """Mean (over busy time) and maximum of answers being written at once."""
+    events = sorted(e for r in rows if len(r.chunk_s) > 1 for e in ((r.chunk_s[0], 1), (r.chunk_s[-1], -1)))
+    busy = area = 0.0
+    now = most = 0
+    before = 0.0
+    for at, change in events:
+        if now:
+            busy += at - before
+            area += now * (at - before)
+        now += change
+        most = max(most, now)
+        before = at
+    return (area / busy if busy else 0.0), most
