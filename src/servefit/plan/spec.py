@@ -1,12 +1,13 @@
 """What a plan is asked: the workload, the targets, and the axes to search, from a TOML file or from flags."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from servefit.errors import ServefitError
 from servefit.files import read_toml, structure
 from servefit.objectives import Targets
+from servefit.units import parse_seconds
 from servefit.workload.workload import Workload
 
 Pick = Literal["cheapest", "margin", "capacity"]
@@ -57,16 +58,93 @@ class PlanSpec:
 def load_spec(path: Path) -> PlanSpec:
     """The question in a TOML file. Raises ServefitError naming every misspelt or missing key with its path.
 
-    A [workload] or [targets] table may write times as "100ms": see the guide. Relative paths are from the file's folder.
+    Times may be written with their unit (`ttft = "100 ms"`), lengths as one number (`isl = 512`); relative paths are
+    taken from the file's folder. See `FILE_EXAMPLE`.
     """
-    return spec_from_table(read_toml(path), where=str(path))
+    spec = spec_from_table(read_toml(path), where=str(path))
+    return _from_folder(spec, path.parent)
+
+
+FILE_EXAMPLE = """\
+models = ["llama-3.1-8b"]
+devices = ["a100-80gb", "rtx-4090"]
+policies = ["continuous", "chunked"]
+
+[workload]
+n = 1000
+rate_req_per_s = 4
+isl = 512
+osl = 256
+
+[targets]
+ttft = "500 ms"
+tpot = "30 ms"
+goodput_frac = 0.99
+"""
 
 
 def spec_from_table(table: dict[str, Any], *, where: str) -> PlanSpec:
-    """The question in a table of plain values (TOML, JSON or flags)."""
+    """The question in a table of plain values (TOML, JSON or flags), with the shorthands of `load_spec`."""
+    table = {**table}
+    for name in (
+        "models",
+        "devices",
+        "precisions",
+        "policies",
+        "calibrations",
+        "kv_bits",
+        "seats",
+        "budgets_tok",
+        "replicas",
+        "tp",
+    ):
+        if name in table and not isinstance(table[name], list | tuple):
+            table[name] = [table[name]]
+    if isinstance(table.get("workload"), dict):
+        table["workload"] = _lengths(_times(table["workload"]))
+    if isinstance(table.get("targets"), dict):
+        table["targets"] = _times(table["targets"])
     spec = structure(table, PlanSpec, where=where)
     check_spec(spec, where=where)
     return spec
+
+
+def _times(table: dict[str, Any]) -> dict[str, Any]:
+    """`ttft = "100 ms"` as `ttft_s = 0.1`: any text value of a key that is a time."""
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        name = key if key.endswith("_s") or key not in ("ttft", "tpot", "e2e", "ramp", "think") else f"{key}_s"
+        out[name] = parse_seconds(value) if name.endswith("_s") and isinstance(value, str) else value
+    return out
+
+
+def _lengths(table: dict[str, Any]) -> dict[str, Any]:
+    """`isl = 512` as a fixed length of 512 tokens."""
+    return {k: {"mean": v} if k in ("isl", "osl") and isinstance(v, int) else v for k, v in table.items()}
+
+
+def _from_folder(spec: PlanSpec, folder: Path) -> PlanSpec:
+    """The paths in it, taken from the folder of the file that names them."""
+
+    def near(name: str) -> str:
+        return name if Path(name).is_absolute() or not _is_path(name) else str(folder / name)
+
+    workload = spec.workload
+    if workload.trace is not None:
+        workload = replace(workload, trace=near(workload.trace))
+    return replace(
+        spec,
+        models=tuple(near(m) for m in spec.models),
+        devices=tuple(near(d) for d in spec.devices),
+        calibrations=tuple(near(c) for c in spec.calibrations),
+        quality=None if spec.quality is None else near(spec.quality),
+        workload=workload,
+    )
+
+
+def _is_path(name: str) -> bool:
+    """Whether a model or device is named by a file rather than by a catalogue name."""
+    return "/" in name or name.endswith((".json", ".toml", ".gguf", ".csv", ".jsonl"))
 
 
 def check_spec(spec: PlanSpec, *, where: str = "plan") -> None:

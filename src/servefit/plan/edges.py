@@ -1,0 +1,123 @@
+"""Passing ranges: from how many seats to how many every target holds, and which target ends the range on each side."""
+
+from collections.abc import Sequence
+
+from servefit.plan import checks
+from servefit.plan.plan import Candidate, DeviceFailure, Edge, SeatRange
+from servefit.units import fmt, fmt_percent, fmt_s
+
+Group = tuple[str, str, str, int, str, int, int, int]
+
+
+def group_of(candidate: Candidate) -> Group:
+    """Everything about a candidate but its seats."""
+    c = candidate
+    return (c.device, c.model, c.precision, c.kv_bits, c.policy, c.budget_tok, c.tp, c.replicas)
+
+
+def groups(candidates: Sequence[Candidate]) -> dict[Group, list[Candidate]]:
+    """Candidates by group, each in rising seats, groups in the order they come."""
+    out: dict[Group, list[Candidate]] = {}
+    for candidate in candidates:
+        out.setdefault(group_of(candidate), []).append(candidate)
+    return {key: sorted(members, key=lambda c: c.seats) for key, members in out.items()}
+
+
+def seat_range(members: Sequence[Candidate]) -> SeatRange:
+    """The passing range of one group (candidates that differ in seats alone), with both edges."""
+    members = sorted(members, key=lambda c: c.seats)
+    first = members[0]
+    passing = tuple(c.seats for c in members if c.verdict == "pass")
+    never = checks.never([(c.id, c.checks) for c in members]) if not passing else ()
+    return SeatRange(
+        device=first.device,
+        model=first.model,
+        precision=first.precision,
+        kv_bits=first.kv_bits,
+        policy=first.policy,
+        budget_tok=first.budget_tok,
+        tp=first.tp,
+        replicas=first.replicas,
+        seats_tried=tuple(c.seats for c in members),
+        passing=passing,
+        too_close=tuple(c.seats for c in members if c.verdict == "too close to call"),
+        low=_edge(members, min(passing), -1) if passing else None,
+        high=_edge(members, max(passing), +1) if passing else None,
+        never=never,
+    )
+
+
+def _edge(members: Sequence[Candidate], seats: int, side: int) -> Edge:
+    """The edge at `seats`: the neighbour on that side, and the check that misses by most there."""
+    index = next(i for i, c in enumerate(members) if c.seats == seats) + side
+    if not 0 <= index < len(members):
+        return Edge(seats=seats, reached=False, check=None, outside_seats=None, value=None, target=None)
+    outside = members[index]
+    binding = checks.worst([c for c in outside.checks if c.verdict != "pass"])
+    assert binding is not None, f"{outside.id} does not pass, yet every check of it does"
+    return Edge(
+        seats=seats,
+        reached=True,
+        check=binding.name,
+        outside_seats=outside.seats,
+        value=binding.value,
+        target=binding.target,
+    )
+
+
+def device_failures(candidates: Sequence[Candidate]) -> tuple[DeviceFailure, ...]:
+    """The devices on which nothing passes, each with the checks that no setting of it passes and their best values."""
+    by_device: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        by_device.setdefault(candidate.device, []).append(candidate)
+    out = []
+    for device, members in by_device.items():
+        if any(c.verdict != "fail" for c in members):
+            continue
+        never = checks.never([(c.id, c.checks) for c in members])
+        out.append(DeviceFailure(device=device, never=never, sentence=_sentence(device, members)))
+    return tuple(out)
+
+
+def _sentence(device: str, members: Sequence[Candidate]) -> str:
+    """Why nothing passes on this device, in one sentence with the best value."""
+    never = checks.never([(c.id, c.checks) for c in members])
+    if not never:
+        nearest = max(members, key=lambda c: checks.smallest_margin(c.checks))
+        binding = checks.worst(nearest.checks)
+        assert binding is not None, f"{nearest.id} has no checks"
+        return (
+            f"{device} passes each check somewhere but never all together; the nearest, {nearest.policy} with "
+            f"{nearest.seats} seats, misses {binding.label} with {show(binding.value, binding.unit)} against "
+            f"{show(binding.target, binding.unit)}."
+        )
+    if all(c.figures is None for c in members):
+        least = min(members, key=lambda c: c.memory.needed_bytes)
+        share = least.memory.needed_bytes / max(1, least.memory.usable_bytes)
+        return f"{device} does not hold {least.model} in {least.precision}: it needs {fmt(share, 2)} times the usable memory."
+    worst = never[0]
+    best = next((c for c in members if c.id == worst.best_candidate), None)
+    where = f" ({best.policy}, {best.seats} seats)" if best else ""
+    return (
+        f"{device} never passes {worst.label}: its best is {show(worst.best_value, worst.unit)}{where} against "
+        f"{show(worst.target, worst.unit)}."
+    )
+
+
+def show(value: float | None, unit: str) -> str:
+    """A check's value for people, in its unit.
+
+    >>> show(0.21, "s"), show(0.995, "frac"), show(None, "s")
+    ('210 ms', '99.5%', '-')
+    """
+    if value is None:
+        return "-"
+    if unit == "s":
+        return fmt_s(value)
+    if unit == "frac":
+        return fmt_percent(value, 1)
+    if unit == "req_per_s":
+        return f"{fmt(value, 2)} req/s"
+    if unit in ("usd_per_hour", "usd_per_mtok"):
+        return f"${fmt(value, 2)}"
+    return fmt(value, 4)

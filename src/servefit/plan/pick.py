@@ -1,0 +1,150 @@
+"""Which one: the Pareto front, the recommended candidate with its rule, the nearest where nothing passes, seat trades."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from servefit.plan import checks
+from servefit.plan.edges import groups, show
+from servefit.plan.plan import Candidate, Recommended, SeatTrade
+from servefit.plan.spec import Pick
+from servefit.units import fmt, fmt_percent
+
+LATENCIES = ("ttft", "tpot", "e2e")
+
+RULES: dict[Pick, str] = {
+    "cheapest": "the lowest cost per hour among those that pass; then the largest smallest latency margin; then the fewest seats",
+    "margin": "the largest smallest latency margin among those that pass; then the lowest cost per hour; then the fewest seats",
+    "capacity": "the largest capacity among those that pass; then the lowest cost per hour; then the fewest seats",
+}
+
+
+def recommend(candidates: Sequence[Candidate], pick: Pick) -> Recommended | None:
+    """The candidate that the rule picks among those that pass; None where none does.
+
+    A device without a known price stands behind every priced one in the rule "cheapest"; where no price is known at
+    all the margin decides, and the rule that is recorded says so.
+    """
+    passing = [c for c in candidates if c.verdict == "pass"]
+    if not passing:
+        return None
+    rule = RULES[pick]
+    if pick == "cheapest" and all(c.cost is None for c in passing):
+        rule = f"no price is known for any that pass, so: {RULES['margin']}"
+    best = min(passing, key=lambda c: _key(c, pick))
+    return Recommended(id=best.id, rule=rule)
+
+
+def _key(c: Candidate, pick: Pick) -> tuple[float, ...]:
+    price = math.inf if c.cost is None else c.cost.usd_per_hour
+    tight = -round(latency_margin(c), 3)
+    capacity = -(c.capacity.req_per_s if c.capacity else 0.0)
+    order = {"cheapest": (price, tight), "margin": (tight, price), "capacity": (capacity, price)}[pick]
+    return (*order, float(c.seats), float(c.memory.needed_bytes))
+
+
+def latency_margin(c: Candidate) -> float:
+    """The smallest margin of the latency checks; of all checks where no latency is promised."""
+    names = [check.name for check in c.checks if check.name in LATENCIES]
+    return checks.smallest_margin(c.checks, names=names or None)
+
+
+def nearest(candidates: Sequence[Candidate]) -> Recommended | None:
+    """The candidate whose worst check misses by least, where nothing passes; None where nothing was simulated."""
+    seen = [c for c in candidates if c.figures is not None]
+    if not seen:
+        return None
+    best = max(seen, key=lambda c: (checks.smallest_margin(c.checks), -c.seats))
+    binding = checks.worst([c for c in best.checks if c.verdict != "pass"] or best.checks)
+    assert binding is not None, f"{best.id} has no checks"
+    return Recommended(
+        id=best.id,
+        rule=f"misses by least: {binding.label} is {show(binding.value, binding.unit)} against "
+        f"{show(binding.target, binding.unit)}",
+    )
+
+
+def pareto(candidates: Sequence[Candidate]) -> tuple[str, ...]:
+    """Ids of the passing candidates that no other passing one beats: cost per hour, latency margin and capacity.
+
+    One is beaten by another that is at least as good in all three and better in one. An unknown price counts as worst.
+    """
+    passing = [c for c in candidates if c.verdict == "pass"]
+    points = {c.id: _point(c) for c in passing}
+    return tuple(
+        c.id
+        for c in passing
+        if not any(
+            all(theirs >= ours for theirs, ours in zip(points[o.id], points[c.id], strict=True))
+            and points[o.id] != points[c.id]
+            for o in passing
+        )
+    )
+
+
+def _point(c: Candidate) -> tuple[float, float, float]:
+    """Higher is better in each."""
+    price = -math.inf if c.cost is None else -c.cost.usd_per_hour
+    return price, round(latency_margin(c), 4), round(c.capacity.req_per_s, 4) if c.capacity else 0.0
+
+
+def seat_trades(candidates: Sequence[Candidate], best: str | None) -> tuple[SeatTrade, ...]:
+    """What more seats cost in memory and buy in capacity, from each passing number of seats to the next.
+
+    Only in the group of `best`: the trade-off that its reader has to make.
+    """
+    out: list[SeatTrade] = []
+    for members in groups(candidates).values():
+        if best not in [c.id for c in members]:
+            continue
+        passing = [c for c in members if c.verdict == "pass"]
+        out.extend(_trade(a, b) for a, b in pairwise(passing))
+    return tuple(out)
+
+
+def _trade(a: Candidate, b: Candidate) -> SeatTrade:
+    def grow(x: float | None, y: float | None) -> float | None:
+        return None if x is None or y is None else y - x
+
+    fa, fb = a.figures, b.figures
+    assert fa and fb, "a candidate without figures does not pass"
+    return SeatTrade(
+        from_id=a.id,
+        to_id=b.id,
+        extra_seats=b.seats - a.seats,
+        memory_bytes=b.memory.needed_bytes - a.memory.needed_bytes,
+        capacity_req_per_s=grow(
+            a.capacity.req_per_s if a.capacity else None, b.capacity.req_per_s if b.capacity else None
+        ),
+        goodput_req_per_s=grow(fa.goodput_req_per_s, fb.goodput_req_per_s),
+        ttft_p99_s=grow(fa.ttft_s.p99, fb.ttft_s.p99),
+        tpot_p99_s=grow(fa.tpot_s.p99, fb.tpot_s.p99),
+    )
+
+
+def answer(candidates: Sequence[Candidate], best: Recommended | None, near: Recommended | None) -> str:
+    """The plan in one sentence, with the tightest margin or the nearest miss in it."""
+    by_id = {c.id: c for c in candidates}
+    if best:
+        c = by_id[best.id]
+        tight = min((k for k in c.checks if k.name in LATENCIES), key=lambda k: k.margin or 0.0, default=c.checks[0])
+        bound = " at the datasheet's lower bound" if c.lower_bound else ""
+        return (
+            f"{name(c)} meets every target{bound}; the tightest is {tight.label} with "
+            f"{show(tight.value, tight.unit)} of {show(tight.target, tight.unit)} ({fmt_percent(tight.margin)} to spare)."
+        )
+    if near:
+        close = by_id[near.id]
+        word = "clearly meets" if close.verdict == "too close to call" else "meets"
+        return f"No candidate {word} every target; the nearest, {name(close)}, {near.rule}."
+    return "No candidate fits in memory."
+
+
+def name(c: Candidate) -> str:
+    """A candidate for people: "a100-80gb with chunked batching and 16 seats, llama-3.1-8b in bf16"."""
+    many = f"{fmt(c.replicas)} x " if c.replicas > 1 else ""
+    spread = f" over {c.tp} GPUs" if c.tp > 1 else ""
+    policy = (
+        "no batching" if c.policy == "none" else f"{c.policy} batching and {c.seats} seat{'s' if c.seats > 1 else ''}"
+    )
+    return f"{many}{c.device}{spread} with {policy} ({c.model} in {c.precision})"

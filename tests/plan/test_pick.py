@@ -1,0 +1,61 @@
+"""The pick, its rule, the Pareto front and what seats cost and buy."""
+
+from plan.make import candidate
+from servefit.plan.pick import answer, nearest, pareto, recommend, seat_trades
+
+
+def test_the_cheapest_that_passes_wins_and_the_margin_breaks_ties():
+    """The dearer device loses; of two seats at one price the one with more room for the tightest latency wins."""
+    some = [
+        candidate(8, device="dear", usd=4.0, tpot=0.001),
+        candidate(8, device="cheap", usd=1.0, tpot=0.009),
+        candidate(4, device="cheap", usd=1.0, tpot=0.008),
+        candidate(2, device="free-but-fails", usd=0.1, tpot=0.02),
+    ]
+    found = recommend(some, "cheapest")
+    assert found.id == "cheap/chunked/4"
+    assert "lowest cost per hour" in found.rule
+    assert recommend(some, "margin").id == "dear/chunked/8"
+
+
+def test_without_any_price_the_rule_says_so():
+    """Nothing is cheapest where no price is known: the margin decides and the recorded rule says why."""
+    found = recommend([candidate(8, tpot=0.009), candidate(4, tpot=0.008)], "cheapest")
+    assert found.id == "gpu/chunked/4"
+    assert found.rule.startswith("no price is known")
+
+
+def test_nothing_passes_nothing_is_recommended():
+    """The nearest miss is named with its value instead."""
+    some = [candidate(4, tpot=0.03), candidate(8, tpot=0.012), candidate(16, fits=False)]
+    assert recommend(some, "cheapest") is None
+    near = nearest(some)
+    assert near.id == "gpu/chunked/8"
+    assert "p99 TPOT is 12.0 ms against 10.0 ms" in near.rule
+    assert answer(some, None, near).startswith("No candidate meets every target; the nearest, gpu")
+
+
+def test_the_front_keeps_what_nothing_beats():
+    """Dearer with more capacity stays; dearer with less of everything goes."""
+    some = [
+        candidate(8, device="a", usd=1.0, tpot=0.009, capacity=5.0),
+        candidate(8, device="b", usd=2.0, tpot=0.009, capacity=9.0),
+        candidate(8, device="c", usd=3.0, tpot=0.0095, capacity=8.0),
+    ]
+    assert pareto(some) == ("a/chunked/8", "b/chunked/8")
+
+
+def test_seats_cost_memory_and_buy_capacity():
+    """Eight more seats of ten bytes take 80 bytes and, here, carry two requests a second more."""
+    some = [candidate(8, capacity=5.0), candidate(16, capacity=7.0), candidate(8, device="other", capacity=1.0)]
+    (trade,) = seat_trades(some, "gpu/chunked/8")
+    assert (trade.extra_seats, trade.memory_bytes, trade.capacity_req_per_s) == (8, 80, 2.0)
+
+
+def test_the_answer_is_one_sentence_with_the_tightest_margin():
+    """Device, policy, seats and the tightest latency stand in it."""
+    some = [candidate(8, tpot=0.008)]
+    assert answer(some, recommend(some, "margin"), None) == (
+        "gpu with chunked batching and 8 seats (m in bf16) meets every target; the tightest is p99 TPOT with "
+        "8.00 ms of 10.0 ms (20% to spare)."
+    )
