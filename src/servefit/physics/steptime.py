@@ -11,6 +11,7 @@ The linear coefficients are what calibration fits; the roofline term is what a c
 measured. Both forms live in one type, so the engine and the planner need not know which it is.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -71,7 +72,7 @@ def step_s(step: StepTime, *, seqs: int, kv_tok: int, prefill_tok: int = 0, pref
     distinct = 1.0 - (1.0 - step.expert_active_frac) ** tokens
     weights = step.weight_read_s + step.expert_read_s * distinct
     compute = step.compute_per_tok_s * tokens
-    overlap = (weights**step.p_norm + compute**step.p_norm) ** (1.0 / step.p_norm) if compute else weights
+    overlap = p_sum(weights, compute, step.p_norm)
     return (
         step.const_s
         + step.per_seq_s * seqs
@@ -82,3 +83,15 @@ def step_s(step: StepTime, *, seqs: int, kv_tok: int, prefill_tok: int = 0, pref
         + step.link_per_tok_s * tokens
         + overlap
     )
+
+
+def p_sum(a: float, b: float, p: float) -> float:
+    """(a^p + b^p)^(1/p), the larger of the two as p grows: their maximum where p is infinite.
+
+    >>> p_sum(3.0, 4.0, 2.0), p_sum(3.0, 4.0, float("inf"))
+    (5.0, 4.0)
+    """
+    larger, smaller = (a, b) if a > b else (b, a)
+    if smaller <= 0.0 or p == math.inf:
+        return larger
+    return float(larger * (1.0 + (smaller / larger) ** p) ** (1.0 / p))
