@@ -5,6 +5,9 @@ import json
 import random
 from dataclasses import dataclass
 
+PREFIX_BLOCK_TOK = 16
+"""Tokens of one block that our own schedules hash."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -15,7 +18,9 @@ class Request:
     isl: int
     osl: int
     prefix: tuple[int, ...] = ()
-    """Hashes of the prompt's blocks, where prefixes are shared (as in Mooncake traces)."""
+    """Hashes of the prompt's leading blocks, where prefixes are shared (as in Mooncake traces)."""
+    prefix_block_tok: int = PREFIX_BLOCK_TOK
+    """Tokens of one of those blocks: 16 in our own schedules, 512 in Mooncake traces."""
     session: int | None = None
     priority: int = 0
     """Lower is served first."""

@@ -2,8 +2,11 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Literal
+
+from servefit.files import read_toml, structure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +57,17 @@ def workload_sha256(workload: Workload) -> str:
     """Hex SHA-256 of what is asked, the name left out: two runs are comparable when it is the same."""
     value = {k: v for k, v in asdict(workload).items() if k != "name"}
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def load_workload(path: Path) -> Workload:
+    """The workload of a TOML file, its trace path taken from the file's folder. Raises ServefitError."""
+    table = read_toml(path)
+    table = table.get("workload", table)
+    if isinstance(table, dict):
+        for name in ("isl", "osl"):
+            if isinstance(table.get(name), int):
+                table[name] = {"mean": table[name]}
+    workload = structure(table, Workload, where=str(path))
+    if workload.trace is not None and not Path(workload.trace).is_absolute():
+        workload = replace(workload, trace=str(path.parent / workload.trace))
+    return workload

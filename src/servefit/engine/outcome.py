@@ -1,0 +1,222 @@
+"""What a simulated configuration did, in compact columns: enough for every percentile and count, without token times."""
+
+from __future__ import annotations  # array[float] is a type only to the checker before Python 3.12
+
+import math
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from servefit.stats import Spread, rank, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OK, UNFINISHED, REJECTED, NOT_DUE = 0, 1, 2, 3
+"""Codes in `Outcome.status`; a request that was not due before the horizon is no part of the run."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Gaps:
+    """Every gap between token arrivals, kept as arithmetic series: `weight` sequences, `count` steps, each `delta_s` longer.
+
+    A series stands for the gaps first_s, first_s + delta_s, ..., each `weight` times.
+    """
+
+    weight: array[int] = field(default_factory=lambda: array("q"))
+    count: array[int] = field(default_factory=lambda: array("q"))
+    first_s: array[float] = field(default_factory=lambda: array("d"))
+    delta_s: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, weight: int, first_s: float, count: int = 1, delta_s: float = 0.0) -> None:
+        """One more series."""
+        self.weight.append(weight)
+        self.count.append(count)
+        self.first_s.append(first_s)
+        self.delta_s.append(delta_s)
+
+    @property
+    def n(self) -> int:
+        """How many gaps there are."""
+        return sum(w * k for w, k in zip(self.weight, self.count, strict=True))
+
+    def series(self) -> Iterator[tuple[int, float, int, float]]:
+        """The series as (weight, first_s, count, delta_s)."""
+        return zip(self.weight, self.first_s, self.count, self.delta_s, strict=True)
+
+    def spread(self) -> Spread:
+        """Percentiles (exact: each is one of the gaps), mean and maximum of all gaps, in seconds."""
+        n = self.n
+        if n == 0:
+            return Spread(n=0)
+        total = math.fsum(w * (k * a + d * (k * (k - 1) // 2)) for w, a, k, d in self.series())
+        longest = max(a + max(d, 0.0) * (k - 1) for _, a, k, d in self.series())
+        p50, p90, p95, p99 = (self.percentile(p) for p in (50, 90, 95, 99))
+        return Spread(n=n, p50=p50, p90=p90, p95=p95, p99=p99, mean=total / n, max=longest)
+
+    def percentile(self, p: int) -> float | None:
+        """The p-th percentile of all gaps by nearest rank, in seconds; None where there are none.
+
+        >>> gaps = Gaps()
+        >>> gaps.add(2, 0.010, 3, 0.001)  # 10, 10, 11, 11, 12, 12 ms
+        >>> gaps.percentile(50)
+        0.011
+        """
+        n = self.n
+        return _select(list(self.series()), rank(p, n)) if n else None
+
+
+def _select(series: list[tuple[int, float, int, float]], wanted: int) -> float:
+    """The value of 1-based rank `wanted` in a set of series: bisect on the value, dropping what lies outside."""
+    low = min(min(a, a + d * (k - 1)) for _, a, k, d in series)
+    high = max(max(a, a + d * (k - 1)) for _, a, k, d in series)
+    while True:
+        size = sum(k for _, _, k, _ in series)
+        middle = low + (high - low) / 2
+        if size <= 4096 or not low < middle < high:
+            values = sorted((a + d * i, w) for w, a, k, d in series for i in range(k))
+            for value, weight in values:
+                wanted -= weight
+                if wanted <= 0:
+                    return value
+            raise AssertionError("a rank beyond the last gap was asked for")
+        left, right = _split(series, middle)
+        count = sum(w * k for w, _, k, _ in left)
+        if wanted <= count:
+            series, high = left, middle
+        else:
+            series, low, wanted = right, middle, wanted - count
+
+
+def _split(
+    series: list[tuple[int, float, int, float]], at: float
+) -> tuple[list[tuple[int, float, int, float]], list[tuple[int, float, int, float]]]:
+    """The series cut into values up to `at` and values above it."""
+    left, right = [], []
+    for w, a, k, d in series:
+        below = _count_up_to(a, k, d, at)
+        if below == k:
+            left.append((w, a, k, d))
+        elif below == 0:
+            right.append((w, a, k, d))
+        elif d > 0:
+            left.append((w, a, below, d))
+            right.append((w, a + d * below, k - below, d))
+        else:
+            right.append((w, a, k - below, d))
+            left.append((w, a + d * (k - below), below, d))
+    return left, right
+
+
+def _count_up_to(a: float, k: int, d: float, at: float) -> int:
+    if d == 0.0:
+        return k if a <= at else 0
+    if d > 0:
+        return min(max(math.floor((at - a) / d) + 1, 0), k)
+    return k - min(max(math.ceil((a - at) / -d), 0), k)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One configuration under one schedule. Columns have one entry a request, in the schedule's order; NaN: never was."""
+
+    due_s: array[float]
+    first_s: array[float]
+    """Arrival of the first token."""
+    last_s: array[float]
+    """Arrival of the last token so far."""
+    produced_tok: array[int]
+    osl: array[int]
+    isl: array[int]
+    status: array[int]
+    preempted: array[int]
+    gaps: Gaps
+    steps: int
+    busy_s: float
+    """Time in steps, all replicas together."""
+    kv_blocks: int | None
+    peak_kv_blocks: int
+    end_s: float
+    """When the last request ended, or the horizon."""
+    cached_tok: int = 0
+    """Prompt tokens that a prefix cache saved."""
+
+    @property
+    def n(self) -> int:
+        """Requests in: those that were due. Equals finished + unfinished + rejected."""
+        return len(self.status) - self.status.count(NOT_DUE)
+
+    @property
+    def finished(self) -> int:
+        """Requests that got all their tokens."""
+        return self.status.count(OK)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that were still waiting or running at the horizon: misses."""
+        return self.status.count(UNFINISHED)
+
+    @property
+    def rejected(self) -> int:
+        """Requests larger than the whole KV cache: misses."""
+        return self.status.count(REJECTED)
+
+    @property
+    def ttft_s(self) -> array[float]:
+        """Due to first token, of the finished requests."""
+        return array("d", (f - d for s, d, f in zip(self.status, self.due_s, self.first_s, strict=True) if s == OK))
+
+    @property
+    def e2e_s(self) -> array[float]:
+        """Due to last token, of the finished requests."""
+        return array("d", (e - d for s, d, e in zip(self.status, self.due_s, self.last_s, strict=True) if s == OK))
+
+    @property
+    def tpot_s(self) -> array[float]:
+        """(last - first) / (tokens - 1), of the finished requests with two tokens or more."""
+        rows = zip(self.status, self.first_s, self.last_s, self.osl, strict=True)
+        return array("d", ((e - f) / (k - 1) for s, f, e, k in rows if s == OK and k > 1))
+
+    @property
+    def itl_s(self) -> Spread:
+        """Percentiles of every gap between tokens, those of unfinished requests included."""
+        return self.gaps.spread()
+
+    @property
+    def output_tok(self) -> int:
+        """Tokens of the finished requests."""
+        return sum(k for s, k in zip(self.status, self.produced_tok, strict=True) if s == OK)
+
+    @property
+    def duration_s(self) -> float:
+        """From the first due to the end, in seconds."""
+        dues = [d for s, d in zip(self.status, self.due_s, strict=True) if s != NOT_DUE]
+        return self.end_s - min(dues) if dues else 0.0
+
+    @property
+    def busy_frac(self) -> float | None:
+        """Share of the time in which a step ran (of one replica); None where no time passed."""
+        return self.busy_s / self.duration_s if self.duration_s > 0 else None
+
+    def good(self, *, ttft_s: float | None = None, tpot_s: float | None = None, e2e_s: float | None = None) -> int:
+        """How many requests finished and met every limit that is given."""
+        count = 0
+        rows = zip(self.status, self.due_s, self.first_s, self.last_s, self.osl, strict=True)
+        for status, due, first, last, osl in rows:
+            if (
+                status == OK
+                and (ttft_s is None or first - due <= ttft_s)
+                and (tpot_s is None or osl < 2 or (last - first) / (osl - 1) <= tpot_s)
+                and (e2e_s is None or last - due <= e2e_s)
+            ):
+                count += 1
+        return count
+
+    def spreads(self) -> dict[str, Spread]:
+        """Percentiles of ttft_s, tpot_s, e2e_s and itl_s."""
+        return {
+            "ttft_s": spread(self.ttft_s),
+            "tpot_s": spread(self.tpot_s),
+            "e2e_s": spread(self.e2e_s),
+            "itl_s": self.itl_s,
+        }
