@@ -1,6 +1,5 @@
 """Schedules: the same seed, the same bytes; means where they should be; what cannot be is one sentence."""
 
-import itertools
 import statistics
 from itertools import pairwise
 
@@ -37,7 +36,7 @@ def test_due_times_are_sorted_whole_microseconds(seed, rate, kind):
 def test_rate_and_burstiness_are_met(kind, shape, cv):
     """The mean gap is 1/rate and its coefficient of variation 1/sqrt(shape), within 5 standard errors."""
     dues = [r.due_s for r in schedule(Workload(n=20_000, rate_req_per_s=10.0, arrivals=kind, burstiness=shape))]
-    gaps = [b - a for a, b in itertools.pairwise(dues)]
+    gaps = [b - a for a, b in pairwise(dues)]
     assert statistics.fmean(gaps) == pytest.approx(0.1, rel=5 * cv / 20_000**0.5)
     assert statistics.stdev(gaps) / statistics.fmean(gaps) == pytest.approx(cv, rel=0.08)
 
