@@ -42,6 +42,9 @@ class EngineConfig:
     block_tok: int = 16
     timeout_s: float = 0.05
     """`dynamic`: how long the first request waits for others."""
+    padded: bool = True
+    """`static` and `dynamic`: the batch is padded to its longest, as in a model call without paged KV. False: they only
+    say who is seated when, and a request that is done costs nothing more."""
     prefix_cache: bool = False
     speculation: Speculation | None = None
     reserve_prompt: bool = True

@@ -63,6 +63,8 @@ class Server:
         self.stopped = False
         self.padded_isl = 0
         """Static batches: the longest prompt, to which all are padded."""
+        self.last_tok = 0
+        """Tokens in the step before: another number is a change of shape."""
         self.steps = 0
         self.busy_s = 0.0
         self.sent = 0
@@ -162,14 +164,14 @@ def continuous(server: Server) -> Batch | None:
 
 def static(server: Server) -> Batch | None:
     """Wait for a full batch, pad it to its longest prompt, keep every seat until its longest answer is done."""
-    return _padded(server, ready=len(server.waiting) >= server.config.seats)
+    return _batch(server, ready=len(server.waiting) >= server.config.seats)
 
 
 def dynamic(server: Server) -> Batch | None:
     """Like static, but the first waiting request waits at most `timeout_s` for others."""
     full = len(server.waiting) >= server.config.seats
     late = bool(server.waiting) and server.now_s + EPSILON_S >= timeout_at(server)
-    return _padded(server, ready=full or late)
+    return _batch(server, ready=full or late)
 
 
 def one_at_a_time(server: Server) -> Batch | None:
@@ -191,6 +193,38 @@ EPSILON_S = 1e-9
 def timeout_at(server: Server) -> float:
     """When `dynamic` stops waiting for company."""
     return min(seq.ready_s for seq in server.waiting) + server.config.timeout_s
+
+
+def _batch(server: Server, *, ready: bool) -> Batch | None:
+    return _padded(server, ready=ready) if server.config.padded else _together(server, ready=ready)
+
+
+def _together(server: Server, *, ready: bool) -> Batch | None:
+    """The step of a batch that is seated together but not padded: whole prompts first, and who is done has left."""
+    config, kv = server.config, server.kv
+    if not server.running:
+        if not (ready or (server.last_call and server.waiting)):
+            return None
+        while (
+            server.waiting
+            and len(server.running) < config.seats
+            and kv.can_admit(server.waiting[0], server.waiting[0].isl)
+        ):
+            seq = server.waiting[0]
+            server.start(seq)
+            held = kv.hold(seq, seq.known_tok)
+            assert held, "a sequence was admitted without room"
+    batch = Batch()
+    for seq in server.running:
+        if seq.prefilling and (not batch.prefills or batch.prefill_tok + seq.isl <= config.budget_tok):
+            batch.add_prefill(seq, seq.known_tok - seq.computed_tok)
+    if batch.prefills:
+        return batch
+    for seq in list(server.running):
+        if seq.running and _make_room(server, seq, seq.computed_tok + 1):
+            batch.add_decode(seq)
+    _drop_preempted(batch)
+    return batch if batch.decodes else None
 
 
 def _padded(server: Server, *, ready: bool, seats: int | None = None) -> Batch | None:

@@ -176,6 +176,7 @@ def engine_fields(config: EngineConfig) -> dict[str, Any]:
         "kv_blocks": config.kv_blocks,
         "block_tok": config.block_tok,
         "timeout_s": config.timeout_s if config.policy == "dynamic" else None,
+        "padded": config.padded if config.policy in ("static", "dynamic") else None,
         "prefix_cache": config.prefix_cache,
         "order": config.order,
         "speculation": None

@@ -134,13 +134,17 @@ def deliver(seq: Sequence, server: Server, arrivals: Arrivals) -> None:
         server.wake_s = server.now_s
 
 
-def duration_s(config: EngineConfig, step: StepTime, batch: Batch) -> float:
-    """Seconds of the step: drafted tokens are computed like prompt tokens, and drafting them costs its own time."""
+def duration_s(config: EngineConfig, step: StepTime, batch: Batch, *, last_tok: int = 0) -> float:
+    """Seconds of the step: drafted tokens are computed like prompt tokens, and drafting them costs its own time.
+
+    `last_tok` is how many tokens the step before had: another number is a change of shape.
+    """
     spec = config.speculation
     if spec is None or not batch.seqs:
         return step_s(
-            step, seqs=batch.seqs, kv_tok=batch.kv_tok, prefill_tok=batch.prefill_tok, prefill_pos=batch.prefill_pos
-        )
+            step, seqs=batch.seqs, kv_tok=batch.kv_tok, prefill_tok=batch.prefill_tok, prefill_pos=batch.prefill_pos,
+            changed=batch.seqs + batch.prefill_tok != last_tok,
+        )  # fmt: skip
     prefill_tok = batch.prefill_tok + batch.seqs * spec.draft_tok
     verify_s = step_s(
         step, seqs=batch.seqs, kv_tok=batch.kv_tok, prefill_tok=prefill_tok, prefill_pos=batch.prefill_pos
@@ -164,7 +168,8 @@ def _step(
         dynamic = server.config.policy == "dynamic" and server.waiting
         server.wake_s = max(timeout_at(server), server.now_s) if dynamic else math.inf
         return
-    took_s = duration_s(server.config, step, batch)
+    took_s = duration_s(server.config, step, batch, last_tok=server.last_tok)
+    server.last_tok = batch.seqs + batch.prefill_tok
     end_s = server.now_s + took_s
     if end_s > horizon_s + EPSILON_S:
         server.stopped = True

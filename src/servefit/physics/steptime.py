@@ -1,7 +1,7 @@
 """How long one engine step takes, in seconds: memory, compute and overhead.
 
     t = const + per_seq*S + per_prefill_tok*P + per_prefill_pos*X + per_kv_tok*K + link
-        + ( weights(T)^p + (compute_per_tok*T)^p )^(1/p)
+        + ( weights(T)^p + (compute_per_tok*T)^p )^(1/p) + bend(T) + change
 
 with S decoding sequences, P prompt tokens computed in this step, X the sum of their positions (the quadratic part of
 attention), K the KV tokens that the decodes read, and T = P + S tokens in all. weights(T) is the time to stream the
@@ -46,6 +46,11 @@ class StepTime:
     """Latency of the all-reduces of one step."""
     link_per_tok_s: float = 0.0
     """All-reduce transfer of one token."""
+    bend: tuple[tuple[int, float], ...] = ()
+    """(tokens, extra seconds) in rising order: what a straight line misses, as matrix kernels switch with the size of the
+    step. Straight between the points, flat outside."""
+    change_s: float = 0.0
+    """A step of another number of tokens than the step before: some engines prepare for every new shape."""
     front_end_s: float = 0.0
     """Fixed cost of a request outside the steps (HTTP, tokenizer, first scheduling): part of TTFT."""
     front_end_per_tok_s: float = 0.0
@@ -57,10 +62,13 @@ class StepTime:
     """True where overhead is unknown (datasheet only): every time made from it is a lower bound."""
 
 
-def step_s(step: StepTime, *, seqs: int, kv_tok: int, prefill_tok: int = 0, prefill_pos: int = 0) -> float:
+def step_s(
+    step: StepTime, *, seqs: int, kv_tok: int, prefill_tok: int = 0, prefill_pos: int = 0, changed: bool = False
+) -> float:
     """Seconds of one step with `seqs` decoding sequences that read `kv_tok` KV tokens, and `prefill_tok` prompt tokens.
 
-    `prefill_pos` is the sum of the prompt tokens' positions. A step with nothing to do takes no time.
+    `prefill_pos` is the sum of the prompt tokens' positions; `changed` says that the step before had another number of
+    tokens. A step with nothing to do takes no time.
 
     >>> step = StepTime(const_s=0.010, per_seq_s=0.0005, per_kv_tok_s=3e-6)
     >>> round(step_s(step, seqs=8, kv_tok=8 * 128), 6)
@@ -82,7 +90,24 @@ def step_s(step: StepTime, *, seqs: int, kv_tok: int, prefill_tok: int = 0, pref
         + step.link_s
         + step.link_per_tok_s * tokens
         + overlap
+        + (bend_s(step, tokens) if step.bend else 0.0)
+        + (step.change_s if changed else 0.0)
     )
+
+
+def bend_s(step: StepTime, tokens: int) -> float:
+    """Seconds that the bend adds to a step of `tokens` tokens: straight between its points, flat outside.
+
+    >>> bend_s(StepTime(bend=((4, 0.0), (8, 0.010))), 5), bend_s(StepTime(bend=((4, 0.0), (8, 0.010))), 100)
+    (0.0025, 0.01)
+    """
+    before = step.bend[0] if step.bend else (0, 0.0)
+    for at, extra in step.bend:
+        if at >= tokens:
+            span = at - before[0]
+            return before[1] + (extra - before[1]) * (tokens - before[0]) / span if span > 0 else extra
+        before = (at, extra)
+    return before[1]
 
 
 def p_sum(a: float, b: float, p: float) -> float:
