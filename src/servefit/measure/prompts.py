@@ -1,0 +1,89 @@
+"""Prompts of a known token count, unique per request: common words that are one token each in nearly every vocabulary.
+
+How many tokens a word and the chat template take is learnt, in this order: from the server's tokenizer, from `usage` of two
+warm-up requests, else guessed at 4 characters a token and flagged as an estimate.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from servefit.workload.requests import Request, stream
+
+W = TypeVar("W", str, int)
+
+CHARS_PER_TOK = 4.0
+"""The estimate of the seed documents, used only where nothing better is known."""
+
+WORDS = tuple(
+    """time year people way day man thing woman life child world school state family student group country problem hand
+part place case week company system program question work government number night point home water room mother area
+money story fact month lot right study book eye job word business issue side kind head house service friend father
+power hour game line end member law car city community name president team minute idea body information back parent
+face others level office door health person art war history party result change morning reason research girl guy
+moment air teacher force education foot boy age policy process music market sense nation plan college interest death
+experience effect use class control field development role effort rate heart drug show leader light voice wife
+police mind price report decision son view relationship town road arm difference value building action season
+society tax director position player record paper space ground form event official matter center couple site project
+activity star table need court oil situation cost industry figure street image phone data picture practice piece
+land product doctor wall patient worker news test movie north love support technology step baby computer type
+attention film tree source hair window culture chance brother energy period course summer plant opportunity term
+letter condition choice rule south husband floor campaign material population call economy hospital church risk fire
+future bank west sport board subject officer rest behavior performance top goal second bed order author blood agency
+nature color store sound movement page race concern series language response animal factor decade article east artist
+scene stock career treatment approach size fund media sign thought list individual quality pressure answer resource
+meeting disease success cup amount ability staff character growth loss degree attack region television box training
+trade deal election feeling standard bill message analysis benefit sex lawyer section glass skill sister professor
+operation crime stage authority design""".split()
+)
+
+CLOSING = "Write about these words at length, and do not stop."
+"""Ends every prompt, so that a server without `ignore_eos` writes on; its tokens are part of the overhead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptMaker:
+    """How to write a prompt of n tokens for one endpoint."""
+
+    source: Literal["tokenizer", "usage", "estimate", "given"] = "estimate"
+    tok_per_word: float = sum(len(w) + 1 for w in WORDS) / len(WORDS) / CHARS_PER_TOK
+    overhead_tok: int = 13
+    """Tokens of the closing sentence and of the chat template; the default is the closing sentence at 4 a token."""
+    salt: str = ""
+    """Makes the prompts of this run unlike those of any other, so that no cache has seen them. Recorded in the run."""
+    word_ids: tuple[int, ...] = ()
+    """Token ids of single-token words: a prompt is then a list of ids, exact to the token."""
+    fixed: str | None = None
+    """The user's own prompt, sent as it is."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether counts rest on the server's tokenizer and not on an estimate."""
+        return self.source in {"tokenizer", "usage"}
+
+
+def make_prompt(maker: PromptMaker, request: Request, seed: int) -> tuple[str | list[int], int]:
+    """The prompt of a request, and how many prompt tokens it should make."""
+    if maker.fixed is not None:
+        return maker.fixed, max(1, round(len(maker.fixed) / CHARS_PER_TOK))
+    rng = stream(seed, f"prompt/{maker.salt}/{request.id}")
+    if maker.word_ids:
+        ids = [*_shared(maker.word_ids, request, seed, maker.salt, 1.0)][: request.isl]
+        ids.extend(rng.choices(maker.word_ids, k=request.isl - len(ids)))
+        return ids, len(ids)
+    count = max(1, round((request.isl - maker.overhead_tok) / maker.tok_per_word))
+    words = [*_shared(WORDS, request, seed, maker.salt, maker.tok_per_word)][:count]
+    words.extend(rng.choices(WORDS, k=count - len(words)))
+    return f"{' '.join(words)}. {CLOSING}", round(count * maker.tok_per_word) + maker.overhead_tok
+
+
+def _shared(
+    vocabulary: Sequence[W], request: Request, seed: int, salt: str, tok_per_word: float
+) -> list[W]:
+    """The part of the prompt that others share: the same words for the same block hash, `prefix_block_tok` tokens each."""
+    out: list[W] = []
+    for block in request.prefix:
+        rng: random.Random = stream(seed, f"block/{salt}/{block}")
+        out.extend(rng.choices(vocabulary, k=max(1, round(request.prefix_block_tok / tok_per_word))))
+    return out

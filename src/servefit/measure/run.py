@@ -1,0 +1,449 @@
+"""A measurement: from an endpoint and a workload to a run on disk, one row a request, each written as it ends."""
+
+import contextlib
+import gc
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+from servefit import __version__
+from servefit.errors import ServefitError
+from servefit.measure.client import Client, Exchange, Limits
+from servefit.measure.dialects import Ask
+from servefit.measure.health import Health, judge_run
+from servefit.measure.pace import ClosedLoop, OpenLoop, Pace
+from servefit.measure.probe import Endpoint, accept, complain, discover, learn_tokens
+from servefit.measure.prompts import PromptMaker, make_prompt
+from servefit.measure.rows import Planned, make_row
+from servefit.records import RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
+from servefit.workload.arrivals import schedule
+from servefit.workload.requests import Request, schedule_sha256
+from servefit.workload.workload import Workload, workload_sha256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a measurement is, for whoever watches it."""
+
+    step: str
+    done: int = 0
+    total: int = 0
+    busy: int = 0
+    elapsed_s: float = 0.0
+    by_status: dict[str, int] = field(default_factory=dict)
+    ttft_s: tuple[float, ...] = ()
+    """TTFT of the last successes."""
+    itl_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to measure, beside what."""
+
+    out: Path
+    probe: bool = True
+    """Ask the endpoint what it is and accepts, a cold request and a warm-up first. Off, the first request counts."""
+    prompt: str | None = None
+    keep_text: bool = False
+    resume: bool = False
+    kernel_clock: bool = True
+    limits: Limits = field(default_factory=Limits)
+    progress: Callable[[Progress], None] | None = None
+    stop_early: Callable[[Sequence[RequestRecord]], bool] | None = None
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What is known before the clock starts."""
+
+    endpoint: Endpoint
+    maker: PromptMaker
+    rows: list[RequestRecord] = field(default_factory=list)
+    start_ns: int = 0
+
+
+def measure(endpoint: Endpoint, workload: Workload, options: Options) -> Run:
+    """The run of `workload` on `endpoint`, kept in `options.out` row by row.
+
+    Raises CannotMeasure where the first request shows that there is nothing to measure; KeyboardInterrupt is passed on
+    after what was measured is on disk with its header.
+    """
+    requests = schedule(workload)
+    start_ns = monotonic_ns()
+    prepared = prepare(endpoint, workload, requests, options, start_ns)
+    header = _header(prepared, workload, requests, options)
+    with RunWriter(options.out, header, resume=options.resume) as writer:
+        done: frozenset[str] = frozenset()
+        base_s = 0.0
+        if options.resume:
+            done, base_s = _already(options.out, header)
+        for row in prepared.rows:
+            writer.append(_moved(row, base_s))
+        left = [r for r in requests if str(r.id) not in done]
+        load = Load(prepared, workload, left, options, writer, base_s=base_s)
+        interrupted = False
+        try:
+            load.drive()
+        except KeyboardInterrupt:
+            interrupted = True
+            load.cancel("cut off by Ctrl-C")
+        finally:
+            load.close()
+        health = load.health()
+        run = Run(header=header, rows=tuple(iter_rows(options.out)))
+        final = judge_run(run, health, workload, interrupted=interrupted)
+        writer.finish(final)
+    if interrupted:
+        raise KeyboardInterrupt
+    return load_run(options.out)
+
+
+def prepare(
+    endpoint: Endpoint, workload: Workload, requests: Sequence[Request], options: Options, start_ns: int
+) -> Prepared:
+    """Ask what there is to know: engine, accepted fields, the cold first request, tokens a word."""
+    salt = secrets.token_hex(4)
+    maker = PromptMaker(salt=salt) if options.prompt is None else PromptMaker(source="given", fixed=options.prompt)
+    if not requests:
+        raise ServefitError("The workload has no request.", hint="Set n to 1 or more.")
+    if not options.probe:
+        asked = replace(endpoint, model=endpoint.model or "default")
+        return Prepared(endpoint=asked, maker=maker, start_ns=start_ns)
+    _tell(options, Progress(step="looking at the server"))
+    try:
+        found = discover(endpoint)
+        first = replace(requests[0], id=-1)
+        _tell(options, Progress(step="first request (cold)"))
+        found, cold = accept(found, maker, first, limits=options.limits, seed=workload.seed, start_ns=start_ns)
+        complain(found, cold)
+        _tell(options, Progress(step="warming up"))
+        maker, warm = learn_tokens(
+            found, limits=options.limits, seed=workload.seed, start_ns=start_ns, fixed=options.prompt
+        )
+    except ServefitError:
+        if not endpoint.expect_failure:
+            raise
+        return Prepared(endpoint=replace(endpoint, model=endpoint.model or "default"), maker=maker, start_ns=start_ns)
+    return Prepared(endpoint=found, maker=maker, rows=[cold, *warm], start_ns=start_ns)
+
+
+class Load:
+    """The load itself: one loop that sends what is due, reads what has come, and in its idle moments writes rows."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        workload: Workload,
+        requests: Sequence[Request],
+        options: Options,
+        writer: RunWriter,
+        *,
+        base_s: float = 0.0,
+    ) -> None:
+        self._endpoint = prepared.endpoint
+        self._maker = prepared.maker
+        self._workload = workload
+        self._requests = requests
+        self._options = options
+        self._writer = writer
+        self._zero_ns = prepared.start_ns - round(base_s * 1e9)
+        self._client = Client(
+            prepared.endpoint.address, limits=options.limits, kernel_clock=options.kernel_clock
+        )
+        self._client.watch = self._still_sane
+        self._ready: deque[Exchange] = deque()
+        self._built = 0
+        self._backlog: deque[Exchange] = deque()
+        self._done = 0
+        self._by_status: Counter[str] = Counter()
+        self._ttft: deque[float] = deque(maxlen=1000)
+        self._itl: deque[float] = deque(maxlen=5000)
+        self._recent: deque[RequestRecord] = deque(maxlen=1000)
+        self._late_ns: list[int] = []
+        self._told_ns = 0
+        self._health = Health()
+        self._ahead = self._connections_wanted(prepared)
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def drive(self) -> None:
+        """Send everything and record everything. Ends when the last request has."""
+        client = self._client
+        client.open_ahead(self._ahead)
+        self._build(max(64, 2 * self._ahead))
+        client.settle(self._options.limits.connect_s)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        try:
+            self._health.start()
+            pace = self._pace(monotonic_ns() + 2_000_000)
+            while True:
+                due = self._send_due(pace)
+                if due is None and not client.busy and not self._backlog:
+                    break
+                if not self._turn(pace, due):
+                    break
+        finally:
+            gc.enable()
+            gc.unfreeze()
+            self._health.stop()
+
+    def _send_due(self, pace: Pace) -> int | None:
+        """Send all that is due; when the next is, None where nothing is until an answer ends."""
+        sent = 0
+        while (due := pace.due_ns()) is not None:
+            now = monotonic_ns()
+            if due > now or sent >= 64:
+                return due
+            if not self._ready:
+                self._build(1)
+                now = monotonic_ns()
+            exchange = self._ready.popleft()
+            _, user, exchange.due_ns = pace.take(now)
+            exchange.owner = replace(exchange.owner, user=user) if user is not None else exchange.owner
+            self._client.send(exchange)
+            if len(self._late_ns) < 1_000_000:
+                self._late_ns.append(max(0, (exchange.started_ns - due)))
+            sent += 1
+        return None
+
+    def _turn(self, pace: Pace, due: int | None) -> bool:
+        """Read once; where nothing had come, use the moment. False where enough has been measured."""
+        client = self._client
+        now = monotonic_ns()
+        chores = bool(self._backlog) or self._unbuilt()
+        until = now if chores else due if due is not None else now + 250_000_000
+        reads = client.counters.reads
+        ended = client.poll(until)
+        if ended:
+            now = monotonic_ns()
+            for exchange in ended:
+                pace.ended(exchange.owner.user, now)
+            self._backlog.extend(ended)
+        elif client.counters.reads == reads:
+            self._idle(due)
+        if len(self._backlog) > 4 * self._ahead + 256:
+            self._record(self._backlog.popleft())
+        now = monotonic_ns()
+        if self._options.progress is not None and now - self._told_ns > 250_000_000:
+            self._told_ns = now
+            self._report()
+        stop = self._options.stop_early
+        return stop is None or not ended or not stop(self._recent)
+
+    def _idle(self, due: int | None) -> None:
+        """One small piece of work that can wait: a row, a prompt, a fresh connection."""
+        if self._backlog:
+            self._record(self._backlog.popleft())
+        elif self._unbuilt():
+            self._build(1)
+        elif due is not None and due - monotonic_ns() > 30_000_000:
+            self._client.freshen(1)
+
+    def _unbuilt(self) -> bool:
+        return self._built < len(self._requests) and len(self._ready) < max(64, 2 * self._ahead)
+
+    def _build(self, count: int) -> None:
+        """Make the bytes of the next `count` requests, so that sending is one system call."""
+        endpoint, workload = self._endpoint, self._workload
+        for request in self._requests[self._built : self._built + count]:
+            prompt, isl = make_prompt(self._maker, request, workload.seed)
+            ask = Ask(model=endpoint.model, prompt=prompt, osl=request.osl, fields=endpoint.fields)
+            planned = Planned(
+                id=str(request.id),
+                isl=isl,
+                isl_exact=self._maker.exact,
+                osl=request.osl,
+                eos_off="ignore_eos" in endpoint.fields or "min_tokens" in endpoint.fields,
+                session=request.session,
+                expect_failure=endpoint.expect_failure,
+            )
+            exchange = Exchange(request.id, endpoint.wire(ask), owner=planned)
+            exchange.watch_bytes = 65_536 + 2_048 * request.osl
+            self._ready.append(exchange)
+            self._built += 1
+
+    def _pace(self, start_ns: int) -> Pace:
+        load = self._workload
+        if load.concurrency is not None:
+            return ClosedLoop(
+                self._requests, start_ns, concurrency=load.concurrency, think_s=load.think_s, ramp_s=load.ramp_s
+            )
+        first = self._requests[0].due_s if self._options.resume and self._requests else 0.0
+        return OpenLoop(self._requests, start_ns - round(first * 1e9))
+
+    def _connections_wanted(self, prepared: Prepared) -> int:
+        """Connections to open before the clock starts: the users, or what Little's law expects of the first request."""
+        if self._workload.concurrency is not None:
+            return min(self._workload.concurrency, len(self._requests))
+        took = max((row.e2e_s or 0.0 for row in prepared.rows), default=0.0)
+        span = self._requests[-1].due_s - self._requests[0].due_s if self._requests else 0.0
+        rate = len(self._requests) / span if span > 0 else len(self._requests)
+        return max(1, min(int(1.5 * rate * took) + 2, len(self._requests), 256))
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def _record(self, exchange: Exchange) -> None:
+        """Make the row of an exchange, write it, let go of its bytes."""
+        row = make_row(
+            exchange,
+            exchange.owner,
+            self._endpoint.dialect,
+            start_ns=self._zero_ns,
+            keep_text=self._options.keep_text,
+            secret=self._endpoint.secret,
+        )
+        self._writer.append(row)
+        self._done += 1
+        self._by_status[row.status] += 1
+        self._recent.append(row)
+        if row.ok and row.ttft_s is not None:
+            self._ttft.append(row.ttft_s)
+            self._itl.extend(row.itl_s[-50:])
+        self._health.saw(row)
+
+    def _still_sane(self, exchange: Exchange) -> int | None:
+        """Whether a long answer may go on: its next mark in bytes, or None where it passed what was asked by far."""
+        planned: Planned = exchange.owner
+        from servefit.measure.reply import Reply
+
+        reply = Reply()
+        if exchange.http_status == 200:
+            self._endpoint.dialect.read(exchange.body, reply)
+        limit = 2 * (planned.osl or 0) + 64
+        return None if len(reply.offsets) > limit else 2 * len(exchange.body)
+
+    def cancel(self, why: str) -> None:
+        """Cut off what is under way and record all of it."""
+        self._backlog.extend(self._client.cancel_all(why))
+        while self._backlog:
+            self._record(self._backlog.popleft())
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
+
+    def health(self) -> Health:
+        """What the client saw of itself."""
+        self._health.take(self._client.counters, self._late_ns, clock=self._client.clock)
+        return self._health
+
+    def _report(self) -> None:
+        elapsed = (monotonic_ns() - self._health.started_ns) / 1e9
+        progress = Progress(
+            step="measuring",
+            done=self._done,
+            total=len(self._requests),
+            busy=self._client.busy,
+            elapsed_s=elapsed,
+            by_status=dict(self._by_status),
+            ttft_s=tuple(self._ttft),
+            itl_s=tuple(self._itl),
+        )
+        _tell(self._options, progress)
+
+
+def _tell(options: Options, progress: Progress) -> None:
+    if options.progress is not None:
+        options.progress(progress)
+
+
+def _moved(row: RequestRecord, by_s: float) -> RequestRecord:
+    """The row with its times moved: a resumed run goes on after its last end."""
+    if not by_s:
+        return row
+
+    def moved(at: float | None) -> float | None:
+        return None if at is None else at + by_s
+
+    return replace(
+        row,
+        id=f"{row.id}-resumed-{round(by_s)}",
+        due_s=row.due_s + by_s,
+        sent_s=moved(row.sent_s),
+        headers_s=moved(row.headers_s),
+        done_s=moved(row.done_s),
+        chunk_s=tuple(t + by_s for t in row.chunk_s),
+    )
+
+
+def _already(folder: Path, header: RunHeader) -> tuple[frozenset[str], float]:
+    """Ids of the load rows that a run to be resumed holds, and when its last ended. Raises ServefitError."""
+    kept = load_run(folder)
+    for name in ("workload_sha256", "schedule_sha256", "model"):
+        if getattr(kept.header, name) != getattr(header, name):
+            raise ServefitError(
+                f"{folder} holds another run: its {name.replace('_', ' ')} differs.",
+                hint="Resume with the same target and load, or name another folder with --out.",
+            )
+    ends = [row.done_s or row.due_s for row in kept.rows]
+    done = frozenset(row.id for row in kept.rows if row.phase == "load" and row.status != "cancelled")
+    return done, (max(ends) + 1.0 if ends else 0.0)
+
+
+def _header(
+    prepared: Prepared, workload: Workload, requests: Sequence[Request], options: Options
+) -> RunHeader:
+    endpoint = prepared.endpoint
+    load: dict[str, Any] = {
+        "kind": "closed" if workload.concurrency is not None else "trace" if workload.trace else "open",
+        "n": len(requests),
+        "concurrency": workload.concurrency,
+        "rate_req_per_s": workload.rate_req_per_s,
+        "arrivals": workload.arrivals if workload.concurrency is None else None,
+        "isl": workload.isl.mean,
+        "osl": workload.osl.mean,
+        "prompt_source": prepared.maker.source,
+        "prompt_salt": prepared.maker.salt,
+        "tok_per_word": prepared.maker.tok_per_word,
+        "overhead_tok": prepared.maker.overhead_tok,
+    }
+    return RunHeader(
+        kind="measured",
+        tool_version=__version__,
+        started=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        target=endpoint.name,
+        model=endpoint.model,
+        engine={k: v for k, v in endpoint.engine.items() if v not in {None, ""}},
+        endpoint={
+            "url": endpoint.url.base,
+            "dialect": endpoint.dialect.name,
+            "accepted": sorted(endpoint.fields),
+            "refused": list(endpoint.dropped),
+            "paid": endpoint.paid,
+            "resolve_s": endpoint.address.resolve_s,
+        },
+        machine=_machine(),
+        served_context_tok=endpoint.context_tok,
+        load=load,
+        workload_sha256=workload_sha256(workload),
+        schedule_sha256=schedule_sha256(tuple(requests)),
+        seed=workload.seed,
+    )
+
+
+def _machine() -> dict[str, Any]:
+    import os
+    import platform
+
+    out: dict[str, Any] = {"system": platform.system(), "cores": os.cpu_count(), "python": platform.python_version()}
+    with contextlib.suppress(OSError, AttributeError):
+        out["load_1min"] = os.getloadavg()[0]
+    return out
+
+
+def default_folder(target: str, root: Path) -> Path:
+    """A new folder name below `root`: the time and the target, so that runs sort as they were made."""
+    slug = "".join(c if c.isalnum() else "-" for c in target.removeprefix("http://").removeprefix("https://")).strip("-")
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug[:40] or 'run'}"
+    folder, number = root / name, 2
+    while folder.exists():
+        folder, number = root / f"{name}-{number}", number + 1
+    return folder
