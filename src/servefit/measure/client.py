@@ -9,7 +9,6 @@ of the wall clock does not move a latency.
 import contextlib
 import errno
 import os
-import select
 import socket
 import struct
 import sys
@@ -237,7 +236,7 @@ class Client:
             if exchange is not None:
                 self._fail_unsent(exchange, "refused", f"no socket: {error.strerror}")
             return
-        sock.setblocking(False)  # noqa: FBT003
+        sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.kernel_clock:
@@ -398,18 +397,21 @@ class Client:
             lag = now - at
             if -1_000_000 < lag < _STEP_NS or (exchange is not None and at >= connection.touched_ns and lag > 0):
                 at = min(at, now)
-                seen.stamped += 1
+                if data:
+                    seen.stamped += 1
                 if lag > 0:
                     seen.lag_ns_sum += lag
                     seen.lag_ns_max = max(seen.lag_ns_max, lag)
             else:
                 at = now
                 seen.clock_steps += 1
-        seen.reads += 1
+        if data:
+            seen.reads += 1
         if connection.tls is not None:
-            data = self._decrypt(connection, data)
-            if data is None:
+            plain = self._decrypt(connection, data)
+            if plain is None:
                 return
+            data = plain
         if exchange is None or not connection.ready:
             self._unasked(connection, data)
         elif not data:

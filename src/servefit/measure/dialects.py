@@ -31,7 +31,7 @@ class Dialect:
     name: str
     path: str
     ask: Callable[[Ask], dict[str, Any]]
-    read: Callable[[bytes | bytearray, Reply], None]
+    read: Callable[[bytes, Reply], None]
     optional: dict[str, Any]
     """Fields worth having that not every server takes, in the order in which they are given up."""
     token_prompts: bool = False
@@ -59,9 +59,9 @@ def _openai(ask: Ask, what: dict[str, Any]) -> dict[str, Any]:
     return {"model": ask.model, **what, "stream": True, **fields}
 
 
-def _read_openai(data: bytes | bytearray, reply: Reply) -> None:
+def _read_openai(data: bytes, reply: Reply) -> None:
     """Fill `reply` from an OpenAI event stream, or from one JSON answer."""
-    if data.lstrip(b"\xef\xbb\xbf \r\n\t")[:1] in {b"{", b"<", b"["}:
+    if data[:64].lstrip(b"\xef\xbb\xbf \r\n\t")[:1] in {b"{", b"<", b"["}:
         _read_whole(data, reply)
         return
     noise = Noise()
@@ -105,12 +105,14 @@ def _openai_event(value: dict[str, Any], offset: int, reply: Reply) -> None:
             if thought:
                 reply.chunk(offset, thought, reasoning=True, running=running)
                 if text:  # one event, both: one chunk, whose answer begins here
-                    reply.answer_chunk = reply.answer_chunk if reply.answer_chunk is not None else len(reply.offsets) - 1
+                    reply.answer_chunk = (
+                        reply.answer_chunk if reply.answer_chunk is not None else len(reply.offsets) - 1
+                    )
                     reply.sizes[-1] += len(text.encode("utf-8", "surrogatepass"))
             else:
                 reply.chunk(offset, text, running=running)
-        elif isinstance(text := choice.get("text"), str):
-            reply.chunk(offset, text, running=running)
+        elif isinstance(said := choice.get("text"), str):
+            reply.chunk(offset, said, running=running)
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
             reply.finish_reason = reason
             reply.end_offset = offset
@@ -166,9 +168,9 @@ def _llama_timings(timings: dict[str, Any], reply: Reply) -> None:
         reply.cached_tok = int(reply.server["cached_tok"])
 
 
-def _read_whole(data: bytes | bytearray, reply: Reply) -> None:
+def _read_whole(data: bytes, reply: Reply) -> None:
     """One JSON answer where a stream was asked: complete, but nothing is known of its tokens' times."""
-    if data.lstrip()[:1] == b"<":
+    if data[:64].lstrip()[:1] == b"<":
         reply.foreign = "HTML instead of a completion"
         return
     value = _json(bytes(data), reply)
@@ -215,9 +217,9 @@ def _ollama(ask: Ask, what: dict[str, Any]) -> dict[str, Any]:
 _OLLAMA_OPTIONS = ("num_ctx", "temperature", "seed")
 
 
-def _read_ollama(data: bytes | bytearray, reply: Reply) -> None:
+def _read_ollama(data: bytes, reply: Reply) -> None:
     """Fill `reply` from Ollama's lines of JSON; its last line holds its own durations and counts."""
-    if data.lstrip()[:1] == b"<":
+    if data[:64].lstrip()[:1] == b"<":
         reply.foreign = "HTML instead of a completion"
         return
     for line, offset, ended in lines(data):
@@ -272,9 +274,9 @@ def _ask_anthropic(ask: Ask) -> dict[str, Any]:
     return {"model": ask.model, "messages": messages, "max_tokens": ask.osl, "stream": True, **ask.fields}
 
 
-def _read_anthropic(data: bytes | bytearray, reply: Reply) -> None:
+def _read_anthropic(data: bytes, reply: Reply) -> None:
     """Fill `reply` from the event stream of the messages API."""
-    if data.lstrip(b"\xef\xbb\xbf \r\n\t")[:1] in {b"{", b"<"}:
+    if data[:64].lstrip(b"\xef\xbb\xbf \r\n\t")[:1] in {b"{", b"<"}:
         _read_whole(data, reply)
         return
     noise = Noise()

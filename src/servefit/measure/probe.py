@@ -85,7 +85,8 @@ def find_endpoint(
         raise ServefitError(f"There is no dialect '{wanted}'.", hint=f"Known: {', '.join(DIALECTS)}.")
     if api_key_env and not os.environ.get(api_key_env):
         raise CannotMeasure(
-            f"The environment variable {api_key_env} is not set, so there is no API key.", hint=f"export {api_key_env}=..."
+            f"The environment variable {api_key_env} is not set, so there is no API key.",
+            hint=f"export {api_key_env}=...",
         )
     chosen = DIALECTS[wanted or "openai-chat"]
     return Endpoint(
@@ -149,7 +150,9 @@ def discover(endpoint: Endpoint) -> Endpoint:
     finally:
         client.close()
     hinted = endpoint.url.dialect
-    dialect = endpoint.dialect if hinted else DIALECTS["ollama-chat" if engine.get("name") == "ollama" else "openai-chat"]
+    dialect = (
+        endpoint.dialect if hinted else DIALECTS["ollama-chat" if engine.get("name") == "ollama" else "openai-chat"]
+    )
     model = _choose_model(endpoint, models)
     entry = next((m for m in entries if m["id"] == model), {})
     if isinstance(length := entry.get("max_model_len"), int):
@@ -187,8 +190,8 @@ def _engine(client: Client, endpoint: Endpoint, entries: list[dict[str, Any]]) -
     owner = str(entries[0].get("owned_by", "")) if entries else ""
     local = endpoint.url.scheme == "http"
     if owner == "vllm":
-        told = _get(client, endpoint, "/version") or {}
-        return {"name": "vllm", "build": str(told.get("version", ""))}, None
+        version = _get(client, endpoint, "/version") or {}
+        return {"name": "vllm", "build": str(version.get("version", ""))}, None
     if owner == "sglang":
         return {"name": "sglang"}, None
     if not local and owner:
@@ -222,7 +225,7 @@ def accept(endpoint: Endpoint, maker: PromptMaker, request: Request, *, limits: 
             prompt, isl = make_prompt(maker, request, seed)
             ask = Ask(model=endpoint.model, prompt=prompt, osl=request.osl, fields=fields)
             exchange = ask_once(client, asking.wire(ask))
-            planned = Planned(id="cold", phase="cold", isl=isl, isl_exact=maker.exact, osl=request.osl,
+            planned = Planned(id="cold", phase="cold", isl=isl, isl_tolerance_frac=maker.tolerance_frac, osl=request.osl,
                               eos_off="ignore_eos" in fields, expect_failure=endpoint.expect_failure)  # fmt: skip
             row = make_row(exchange, planned, endpoint.dialect, start_ns=start_ns, secret=endpoint.secret)
             refused = _give_up(row, fields)
@@ -256,7 +259,9 @@ def complain(endpoint: Endpoint, row: RequestRecord) -> None:
     at = endpoint.url.base
     said = row.error or ""
     if row.status == "refused":
-        raise CannotMeasure(f"Nothing answers at {at}: {said.lower()}.", hint="Start the server, or check host and port.")
+        raise CannotMeasure(
+            f"Nothing answers at {at}: {said.lower()}.", hint="Start the server, or check host and port."
+        )
     if row.status == "unauthorized":
         hint = f"Is the key in {endpoint.api_key_env} the right one?" if endpoint.api_key_env else (
             "Name the variable that holds the key with --api-key-env.")  # fmt: skip
@@ -327,7 +332,13 @@ def _word_ids(client: Client, endpoint: Endpoint) -> tuple[int, ...]:
             client,
             endpoint,
             "/tokenize",
-            {"model": endpoint.model, "prompt": text, "content": text, "add_special_tokens": False, "add_special": False},
+            {
+                "model": endpoint.model,
+                "prompt": text,
+                "content": text,
+                "add_special_tokens": False,
+                "add_special": False,
+            },
         )
         tokens = (value or {}).get("tokens")
         if isinstance(tokens, list) and all(isinstance(t, int) for t in tokens) and len(tokens) == len(words):

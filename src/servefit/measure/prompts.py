@@ -4,12 +4,14 @@ How many tokens a word and the chat template take is learnt, in this order: from
 warm-up requests, else guessed at 4 characters a token and flagged as an estimate.
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from servefit.workload.requests import Request, stream
+
+if TYPE_CHECKING:
+    import random
 
 W = TypeVar("W", str, int)
 
@@ -17,25 +19,26 @@ CHARS_PER_TOK = 4.0
 """The estimate of the seed documents, used only where nothing better is known."""
 
 WORDS = tuple(
-    """time year people way day man thing woman life child world school state family student group country problem hand
-part place case week company system program question work government number night point home water room mother area
-money story fact month lot right study book eye job word business issue side kind head house service friend father
-power hour game line end member law car city community name president team minute idea body information back parent
-face others level office door health person art war history party result change morning reason research girl guy
-moment air teacher force education foot boy age policy process music market sense nation plan college interest death
-experience effect use class control field development role effort rate heart drug show leader light voice wife
-police mind price report decision son view relationship town road arm difference value building action season
-society tax director position player record paper space ground form event official matter center couple site project
-activity star table need court oil situation cost industry figure street image phone data picture practice piece
-land product doctor wall patient worker news test movie north love support technology step baby computer type
-attention film tree source hair window culture chance brother energy period course summer plant opportunity term
-letter condition choice rule south husband floor campaign material population call economy hospital church risk fire
-future bank west sport board subject officer rest behavior performance top goal second bed order author blood agency
-nature color store sound movement page race concern series language response animal factor decade article east artist
-scene stock career treatment approach size fund media sign thought list individual quality pressure answer resource
-meeting disease success cup amount ability staff character growth loss degree attack region television box training
-trade deal election feeling standard bill message analysis benefit sex lawyer section glass skill sister professor
-operation crime stage authority design""".split()
+    """
+time year people way day man thing woman life child world school state family student group country problem hand part
+place case week company system program question work government number night point home water room mother area money
+story fact month lot right study book eye job word business issue side kind head house service friend father power
+hour game line end member law car city community name president team minute idea body information back parent face
+others level office door health person art war history party result change morning reason research girl guy moment air
+teacher force education foot boy age policy process music market sense nation plan college interest death experience
+effect use class control field development role effort rate heart drug show leader light voice wife police mind price
+report decision son view relationship town road arm difference value building action season society tax director
+position player record paper space ground form event official matter center couple site project activity star table
+need court oil situation cost industry figure street image phone data picture practice piece land product doctor wall
+patient worker news test movie north love support technology step baby computer type attention film tree source hair
+window culture chance brother energy period course summer plant opportunity term letter condition choice rule south
+husband floor campaign material population call economy hospital church risk fire future bank west sport board subject
+officer rest behavior performance top goal second bed order author blood agency nature color store sound movement page
+race concern series language response animal factor decade article east artist scene stock career treatment approach
+size fund media sign thought list individual quality pressure answer resource meeting disease success cup amount
+ability staff character growth loss degree attack region television box training trade deal election feeling standard
+bill message analysis benefit sex lawyer section glass skill sister professor operation crime stage authority design
+""".split()  # noqa: SIM905 - quoted and one a line, 400 words are no better to read
 )
 
 CLOSING = "Write about these words at length, and do not stop."
@@ -58,9 +61,14 @@ class PromptMaker:
     """The user's own prompt, sent as it is."""
 
     @property
-    def exact(self) -> bool:
-        """Whether counts rest on the server's tokenizer and not on an estimate."""
-        return self.source in {"tokenizer", "usage"}
+    def tolerance_frac(self) -> float:
+        """How far the server's count may lie below ours before its prompt was cut.
+
+        2% where every word is exactly one token, 15% where a mean was learnt from `usage`, 45% where it was guessed.
+        """
+        if self.source == "tokenizer" or (self.source == "usage" and self.tok_per_word == 1.0):
+            return 0.02
+        return 0.15 if self.source == "usage" else 0.45
 
 
 def make_prompt(maker: PromptMaker, request: Request, seed: int) -> tuple[str | list[int], int]:
@@ -78,9 +86,7 @@ def make_prompt(maker: PromptMaker, request: Request, seed: int) -> tuple[str | 
     return f"{' '.join(words)}. {CLOSING}", round(count * maker.tok_per_word) + maker.overhead_tok
 
 
-def _shared(
-    vocabulary: Sequence[W], request: Request, seed: int, salt: str, tok_per_word: float
-) -> list[W]:
+def _shared(vocabulary: Sequence[W], request: Request, seed: int, salt: str, tok_per_word: float) -> list[W]:
     """The part of the prompt that others share: the same words for the same block hash, `prefix_block_tok` tokens each."""
     out: list[W] = []
     for block in request.prefix:

@@ -25,8 +25,8 @@ class Planned:
     phase: str = "load"
     isl: int | None = None
     """Prompt tokens that were meant, with the chat template's where it is known."""
-    isl_exact: bool = False
-    """Whether `isl` rests on the server's tokenizer; else it is an estimate of 4 characters a token."""
+    isl_tolerance_frac: float = 0.45
+    """How far below `isl` the server's count may lie before the prompt was cut: wide where `isl` is an estimate."""
     osl: int | None = None
     eos_off: bool = False
     user: int | None = None
@@ -38,7 +38,7 @@ def make_row(exchange: Exchange, planned: Planned, dialect: Dialect, *, start_ns
              secret: str = "") -> RequestRecord:  # fmt: skip
     """The row of an exchange that has ended, times in seconds since `start_ns`."""
     reply = Reply(keep_text=keep_text)
-    body = Body(data=exchange.body, ends=exchange.ends, times_ns=exchange.times_ns)
+    body = Body(data=bytes(exchange.body), ends=exchange.ends, times_ns=exchange.times_ns)
     if exchange.http_status is not None and exchange.body:
         body = _decoded(exchange, body, reply)
         if exchange.http_status == 200 and reply.malformed is None:
@@ -137,9 +137,9 @@ def _judge_http(code: int, exchange: Exchange) -> tuple[str, str]:
 def _judge_lengths(reply: Reply, planned: Planned) -> tuple[str, str | None]:
     """Whether as much was read as was sent, and as much written as was asked."""
     if planned.isl is not None and reply.prompt_tok is not None and reply.prompt_tok > 0:
-        floor = planned.isl - max(4, planned.isl // 50) if planned.isl_exact else planned.isl * 0.55
-        if reply.prompt_tok < floor:
-            about = "" if planned.isl_exact else "about "
+        allowed = max(4.0, planned.isl * planned.isl_tolerance_frac)
+        if reply.prompt_tok < planned.isl - allowed:
+            about = "" if planned.isl_tolerance_frac < 0.1 else "about "
             return "prompt_cut", f"the server read {reply.prompt_tok:,} prompt tokens of {about}{planned.isl:,} sent"
     wrote = reply.output_tok if reply.output_tok is not None else len(reply.offsets)
     if planned.osl is not None and wrote < planned.osl:
@@ -213,7 +213,7 @@ def _output_tokens(
     if told is None:
         if chunks:
             reply.findings.add("no_usage")
-        return (chunks if chunks else None), ("chunks" if chunks else "none"), tuple(units) if units else None
+        return (chunks or None), ("chunks" if chunks else "none"), tuple(units) if units else None
     asked = planned.osl if planned.osl is not None else told
     if told < chunks or (told > asked + 1 and chunks <= asked):
         reply.findings.add("usage_mismatch")

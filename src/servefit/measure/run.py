@@ -77,7 +77,7 @@ def measure(endpoint: Endpoint, workload: Workload, options: Options) -> Run:
     requests = schedule(workload)
     start_ns = monotonic_ns()
     prepared = prepare(endpoint, workload, requests, options, start_ns)
-    header = _header(prepared, workload, requests, options)
+    header = _header(prepared, workload, requests)
     with RunWriter(options.out, header, resume=options.resume) as writer:
         done: frozenset[str] = frozenset()
         base_s = 0.0
@@ -153,9 +153,7 @@ class Load:
         self._options = options
         self._writer = writer
         self._zero_ns = prepared.start_ns - round(base_s * 1e9)
-        self._client = Client(
-            prepared.endpoint.address, limits=options.limits, kernel_clock=options.kernel_clock
-        )
+        self._client = Client(prepared.endpoint.address, limits=options.limits, kernel_clock=options.kernel_clock)
         self._client.watch = self._still_sane
         self._ready: deque[Exchange] = deque()
         self._built = 0
@@ -259,7 +257,7 @@ class Load:
             planned = Planned(
                 id=str(request.id),
                 isl=isl,
-                isl_exact=self._maker.exact,
+                isl_tolerance_frac=self._maker.tolerance_frac,
                 osl=request.osl,
                 eos_off="ignore_eos" in endpoint.fields or "min_tokens" in endpoint.fields,
                 session=request.session,
@@ -316,7 +314,7 @@ class Load:
 
         reply = Reply()
         if exchange.http_status == 200:
-            self._endpoint.dialect.read(exchange.body, reply)
+            self._endpoint.dialect.read(bytes(exchange.body), reply)
         limit = 2 * (planned.osl or 0) + 64
         return None if len(reply.offsets) > limit else 2 * len(exchange.body)
 
@@ -388,9 +386,7 @@ def _already(folder: Path, header: RunHeader) -> tuple[frozenset[str], float]:
     return done, (max(ends) + 1.0 if ends else 0.0)
 
 
-def _header(
-    prepared: Prepared, workload: Workload, requests: Sequence[Request], options: Options
-) -> RunHeader:
+def _header(prepared: Prepared, workload: Workload, requests: Sequence[Request]) -> RunHeader:
     endpoint = prepared.endpoint
     load: dict[str, Any] = {
         "kind": "closed" if workload.concurrency is not None else "trace" if workload.trace else "open",
@@ -441,7 +437,9 @@ def _machine() -> dict[str, Any]:
 
 def default_folder(target: str, root: Path) -> Path:
     """A new folder name below `root`: the time and the target, so that runs sort as they were made."""
-    slug = "".join(c if c.isalnum() else "-" for c in target.removeprefix("http://").removeprefix("https://")).strip("-")
+    slug = "".join(c if c.isalnum() else "-" for c in target.removeprefix("http://").removeprefix("https://")).strip(
+        "-"
+    )
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug[:40] or 'run'}"
     folder, number = root / name, 2
     while folder.exists():

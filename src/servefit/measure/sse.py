@@ -19,9 +19,9 @@ _BOM = b"\xef\xbb\xbf"
 class Body:
     """An answer's bytes, and which read brought which part of them."""
 
-    data: bytes | bytearray
-    ends: array[int]
-    times_ns: array[int]
+    data: bytes
+    ends: "array[int]"
+    times_ns: "array[int]"
 
     def time_ns(self, offset: int) -> int:
         """When the byte before `offset` arrived."""
@@ -48,7 +48,8 @@ def inflate(body: Body, encoding: str) -> Body:
     if encoding not in {"gzip", "x-gzip", "deflate"}:
         raise ValueError(f"content coding '{encoding}' is not understood")
     inflater = zlib.decompressobj(zlib.MAX_WBITS | 32 if "gzip" in encoding else zlib.MAX_WBITS)
-    out, ends, before = bytearray(), array("q"), 0
+    out, before = bytearray(), 0
+    ends: array[int] = array("q")
     try:
         for end in body.ends:
             out += inflater.decompress(body.data[before:end])
@@ -56,12 +57,12 @@ def inflate(body: Body, encoding: str) -> Body:
             before = end
     except zlib.error as error:
         raise ValueError(f"the {encoding} coding is broken: {error}") from None
-    return Body(data=out, ends=ends, times_ns=body.times_ns)
+    return Body(data=bytes(out), ends=ends, times_ns=body.times_ns)
 
 
-def lines(data: bytes | bytearray) -> Iterator[tuple[bytes, int, bool]]:
+def lines(data: bytes) -> Iterator[tuple[bytes, int, bool]]:
     """Each line, the offset just past the first byte of its end, and whether it had an end."""
-    view = bytes(data)
+    view = data
     start = len(_BOM) if view.startswith(_BOM) else 0
     if b"\r" not in view:
         find = view.find
@@ -76,11 +77,12 @@ def lines(data: bytes | bytearray) -> Iterator[tuple[bytes, int, bool]]:
         yield view[start:], len(view), False
 
 
-def events(data: bytes | bytearray, noise: Noise) -> Iterator[tuple[str, bytes, int]]:
+def events(data: bytes, noise: Noise) -> Iterator[tuple[str, bytes, int]]:
     """Each event of the stream as (name, data, offset at which it could be read); `noise` is filled on the way."""
     noise.bom = data.startswith(_BOM)
     noise.crlf = b"\r\n" in data
-    name, parts, at = "", [], 0
+    name, at = "", 0
+    parts: list[bytes] = []
     for line, offset, ended in lines(data):
         if not line:
             if parts:

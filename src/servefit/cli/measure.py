@@ -1,0 +1,117 @@
+"""`servefit measure`: how long do users wait, on this endpoint, for this workload?"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from servefit.errors import ServefitError
+from servefit.workload.workload import Lengths, Workload
+
+
+@click.command(name="measure", context_settings={"show_default": True})
+@click.argument("target", required=False)
+@click.option("--model", help="Model to ask for; default: the one that the server lists.")
+@click.option("-n", "n", type=int, help="Number of requests.  [default: 10, or the workload's]")
+@click.option("--concurrency", type=int, metavar="C", help="Closed loop: C users, each asking again when answered.")
+@click.option("--rate", type=float, metavar="R", help="Open loop: R requests per second, whatever becomes of them.")
+@click.option("--arrivals", type=click.Choice(["poisson", "constant", "gamma", "burst"]), help="How they arrive.")
+@click.option("--burstiness", type=float, help="Gamma shape: below 1 burstier than Poisson, above 1 more even.")
+@click.option("--ramp", "ramp_s", type=float, help="Closed loop: users start evenly over this many seconds.")
+@click.option("--isl", type=int, metavar="N", help="Prompt tokens a request.  [default: 256]")
+@click.option("--osl", type=int, metavar="N", help="Output tokens a request.  [default: 64]")
+@click.option("--prompt", metavar="TEXT", help="Send this text every time (a prefix cache will notice).")
+@click.option("--workload", "workload_file", type=click.Path(path_type=Path), help="A workload file (TOML).")
+@click.option("--seed", type=int, help="Seed of arrivals, lengths and prompts.  [default: 0]")
+@click.option("--dialect", default="", help="openai-chat, openai-completions, ollama-chat, ollama-generate, anthropic.")
+@click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/<time>-<target>]")
+@click.option("--resume", is_flag=True, help="Go on with the run in --out.")
+@click.option("--keep-text", is_flag=True, help="Keep the model's output in the rows.")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=300.0, help="Give up on a request silent for so many seconds."
+)
+@click.option("--no-probe", is_flag=True, help="Ask the endpoint nothing first: no cold request, no warm-up.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int | None:
+    r"""Measure TARGET: a URL, host:port, or a name from servefit.toml.
+
+    \b
+    TTFT  due to the first token that carries text (queue + prefill)
+    ITL   every gap between tokens, pooled (one decode step)
+    TPOT  (last token - first token) / (tokens - 1), per request
+    E2E   due to the last token
+    """
+    from servefit.cli.measure_show import show_run, watcher
+    from servefit.measure.client import Limits
+    from servefit.measure.run import Options, default_folder, measure
+
+    if target is None:
+        raise ServefitError("No target is named.", hint="servefit measure http://127.0.0.1:8080")
+    workload = read_workload(given)
+    endpoint = _endpoint(target, given)
+    out = given["out"] or default_folder(endpoint.name, Path("runs"))
+    if endpoint.paid:
+        click.echo(f"{endpoint.name} is a paid target: these requests cost money.", err=True)
+    with watcher(quiet=quiet) as progress:
+        options = Options(
+            out=out,
+            probe=not given["no_probe"],
+            prompt=given["prompt"],
+            keep_text=given["keep_text"],
+            resume=given["resume"],
+            limits=Limits(silent_s=given["timeout_s"]),
+            progress=progress,
+        )
+        try:
+            run = measure(endpoint, workload, options)
+            interrupted = False
+        except KeyboardInterrupt:
+            from servefit.records import load_run
+
+            if not (out / "run.json").exists():
+                raise
+            run, interrupted = load_run(out), True
+    show_run(run, out, as_json=as_json)
+    if interrupted:
+        return 130
+    failed = run.load_rows and not any(row.ok for row in run.load_rows)
+    return 3 if failed and not all(row.expected_failure for row in run.load_rows) else None
+
+
+def _endpoint(target: str, given: dict[str, Any]) -> Any:
+    from servefit.measure.probe import find_endpoint
+
+    return find_endpoint(target, model=given["model"], dialect=given["dialect"], api_key_env=given["api_key_env"])
+
+
+def read_workload(given: dict[str, Any]) -> Workload:
+    """The workload of a file and flags; flags win. Raises ServefitError."""
+    from dataclasses import replace
+
+    base = Workload(n=10, concurrency=1)
+    if given.get("workload_file") is not None:
+        from servefit.workload.workload import load_workload
+
+        base = load_workload(given["workload_file"])
+    if given.get("rate") is not None and given.get("concurrency") is not None:
+        raise ServefitError("Both --rate and --concurrency are given.", hint="Choose one: open loop or closed loop.")
+    changes: dict[str, Any] = {
+        name: given[name] for name in ("n", "arrivals", "burstiness", "ramp_s", "seed") if given.get(name) is not None
+    }
+    for name in ("isl", "osl"):
+        if given.get(name) is not None:
+            changes[name] = Lengths(mean=given[name])
+    if given.get("rate") is not None:
+        changes |= {"rate_req_per_s": given["rate"], "concurrency": None, "trace": None, "stages": ()}
+    elif given.get("concurrency") is not None:
+        changes |= {"concurrency": given["concurrency"], "rate_req_per_s": None, "trace": None, "stages": ()}
+    elif given.get("arrivals") == "burst":
+        changes |= {"concurrency": None}
+    return replace(base, **changes)
+
+
+if __name__ == "__main__":
+    sys.exit(command())

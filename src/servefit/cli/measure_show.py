@@ -1,0 +1,180 @@
+"""What `measure` shows: progress while it runs, the summary when it has, the JSON object for programs."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from servefit.cli.show import emit_json, jsonable, plain, table
+from servefit.objectives import Summary, failures_as_inf, summarize
+from servefit.records import Run
+from servefit.stats import Spread, is_slowest, percentile, percentile_interval
+from servefit.units import fmt, fmt_percent, fmt_s
+
+if TYPE_CHECKING:
+    from servefit.measure.run import Progress
+
+
+def show_run(run: Run, folder: Path, *, as_json: bool) -> None:
+    """The run's summary, for people or as one JSON object."""
+    summary = summarize(run)
+    if as_json:
+        emit_json(run_json(run, summary, folder))
+        return
+    header = run.header
+    load = header.load
+    how = (
+        f"{load['concurrency']} users" if load.get("concurrency") else f"{load.get('rate_req_per_s') or 'traced'} req/s"
+    )
+    click.echo(plain(
+        f"{header.target}: {header.model} ({header.endpoint.get('dialect', '')}), {summary.n} requests, {how}, "
+        f"{load.get('isl')} tokens in, {load.get('osl')} out"
+    ))  # fmt: skip
+    rows = [_line(name, getattr(summary, f"{name.lower()}_s")) for name in ("TTFT", "ITL", "TPOT", "E2E")]
+    table(["", "p50", "p95", "p99", "mean", "max", "n"], rows, right=(1, 2, 3, 4, 5, 6))
+    for line in _more(run, summary):
+        click.echo(plain(line))
+    click.echo(f"run: {plain(str(folder))}")
+    click.echo(f"next: servefit explain {plain(str(folder))}")
+
+
+def _line(name: str, values: Spread) -> list[str]:
+    cells = [fmt_s(getattr(values, key)) for key in ("p50", "p95", "p99", "mean", "max")]
+    return [name, *cells, fmt(values.n)]
+
+
+def _more(run: Run, summary: Summary) -> Iterator[str]:
+    ttft = summary.ttft_s
+    n = ttft.n
+    if n and is_slowest(95, n):
+        yield f"p95 = slowest of {n}" + ("" if not is_slowest(99, n) else "; p99 too")
+    if ttft.p50 and ttft.p95:
+        yield f"TTFT tail: p95 is {fmt_percent(ttft.p95 / ttft.p50 - 1)} above p50"
+    values = [row.ttft_s for row in run.load_rows if row.ok and row.ttft_s is not None]
+    if interval := percentile_interval(values, 50):
+        yield f"TTFT p50 lies within {fmt_s(interval[0])} and {fmt_s(interval[1])} (95% sure)"
+    yield (
+        f"{fmt(summary.output_tok_per_s, 1)} output tok/s, {fmt(summary.req_per_s, 2)} req/s; "
+        f"{summary.ok} ok, {summary.failed} failed"
+    )
+    if summary.failed:
+        kinds = ", ".join(f"{count} {status}" for status, count in summary.by_status.items() if status != "ok")
+        worst = failures_as_inf(run, "ttft_s", 95)
+        yield f"failures: {kinds}; with failures as infinitely slow, TTFT p95 is {_or_inf(worst)}"
+        if sample := next((row.error for row in run.load_rows if row.error), None):
+            yield f"  for example: {sample}"
+    for row in run.rows:
+        if row.phase == "cold":
+            yield f"cold first request, not counted: TTFT {fmt_s(row.ttft_s)}, {row.status}"
+    header = run.header
+    yield f"clock: {header.clock}; verdict: {header.verdict}"
+    for finding in header.findings:
+        yield f"  {finding.level}: {finding.message}" + (f" {finding.hint}" if finding.hint else "")
+
+
+def _or_inf(value: float | None) -> str:
+    return "infinite" if value == float("inf") else fmt_s(value)
+
+
+def run_json(run: Run, summary: Summary, folder: Path) -> dict[str, Any]:
+    """The one object of `measure --json`."""
+    header = run.header
+    figures = jsonable(summary)
+    figures["findings"] = [asdict(f) for f in header.findings]
+    figures["intervals"] = _intervals(run)
+    figures["failures_as_inf"] = {
+        name: {f"p{p}": failures_as_inf(run, name, p) for p in (50, 95, 99)} for name in ("ttft_s", "tpot_s", "e2e_s")
+    }
+    cold = next((row for row in run.rows if row.phase == "cold"), None)
+    figures["cold"] = {"status": cold.status, "ttft_s": cold.ttft_s, "e2e_s": cold.e2e_s} if cold else None
+    return {
+        "run": str(folder),
+        "target": header.target,
+        "model": header.model,
+        "engine": header.engine,
+        "endpoint": header.endpoint,
+        "clock": header.clock,
+        "workload_sha256": header.workload_sha256,
+        "schedule_sha256": header.schedule_sha256,
+        "client": header.client,
+        "summary": figures,
+    }
+
+
+def _intervals(run: Run) -> dict[str, dict[str, list[float] | None]]:
+    """A 95% order-statistic interval for each percentile of the per-request figures; null where n is too small."""
+    good = [row for row in run.load_rows if row.ok]
+    out: dict[str, dict[str, list[float] | None]] = {}
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        values = [v for row in good if (v := getattr(row, name)) is not None]
+        found = {p: percentile_interval(values, p) for p in (50, 90, 95, 99)}
+        out[name] = {f"p{p}": list(pair) if pair else None for p, pair in found.items()}
+    return out
+
+
+# --- progress ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def watcher(*, quiet: bool) -> Iterator["Callable[[Progress], None] | None"]:
+    """A function to tell progress to: a live line on a terminal, a plain line now and then elsewhere, nothing if quiet."""
+    if quiet:
+        yield None
+    elif sys.stderr.isatty():
+        with _live() as tell:
+            yield tell
+    else:
+        yield _plain_lines()
+
+
+@contextmanager
+def _live() -> Iterator["Callable[[Progress], None]"]:
+    last = [0]
+
+    def tell(progress: "Progress") -> None:
+        line = _words(progress)[:118]
+        sys.stderr.write("\r" + line.ljust(last[0]))
+        sys.stderr.flush()
+        last[0] = len(line)
+
+    try:
+        yield tell
+    finally:
+        sys.stderr.write("\r" + " " * last[0] + "\r")
+        sys.stderr.flush()
+
+
+def _plain_lines() -> "Callable[[Progress], None]":
+    started = time.monotonic()
+    said = [started]
+
+    def tell(progress: "Progress") -> None:
+        now = time.monotonic()
+        if now - said[0] >= 5 and now - started >= 1:
+            said[0] = now
+            click.echo(_words(progress), err=True)
+
+    return tell
+
+
+def _words(progress: "Progress") -> str:
+    if not progress.total:
+        return f"{progress.step} ..."
+    ok = progress.by_status.get("ok", 0)
+    rate = progress.done / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
+    left = (progress.total - progress.done) / rate if rate else None
+    bad = ", ".join(f"{n} {s}" for s, n in progress.by_status.items() if s != "ok")
+    parts = [
+        f"{progress.done}/{progress.total}",
+        f"{progress.busy} under way",
+        f"{rate:.2f} req/s",
+        f"TTFT p50 {fmt_s(percentile(progress.ttft_s, 50))} p95 {fmt_s(percentile(progress.ttft_s, 95))}",
+        f"ITL p50 {fmt_s(percentile(progress.itl_s, 50))}",
+        f"{fmt_s(left)} left" if left is not None and progress.done < progress.total else f"{ok} ok",
+    ]
+    return ", ".join([*parts, bad] if bad else parts)
