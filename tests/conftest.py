@@ -81,3 +81,18 @@ def watch(page) -> list[str]:
         ),
     )
     return errors
+
+
+@pytest.fixture
+def cli(capsys):
+    """Runs the command line in this process, as `servefit ARGS` would: (exit code, stdout, stderr)."""
+    from servefit.cli.main import run
+
+    def call(*args: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as done:
+            run([str(a) for a in args])
+        out = capsys.readouterr()
+        return done.value.code or 0, out.out, out.err
+
+    return call
