@@ -1,0 +1,262 @@
+"""The spend cap: an estimate before, a reservation for each request, and a ledger of what was really used.
+
+The ledger is one line a request, flushed before it is sent (reserved, at its worst case) and after it ended (settled, at
+what the server counted). A process that is killed leaves its reservations, which then count in full: the cap holds
+across restarts. One capped run at a time: the ledger is locked.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from servefit.bill.cost import Shape, TokenPrice, by_tokens
+from servefit.errors import AnswerIsNo, ServefitError
+from servefit.records import RequestRecord
+
+Period = Literal["day", "month", "total"]
+
+
+def ledger_path(env: dict[str, str] | None = None) -> Path:
+    """Where the ledger lies: $SERVEFIT_LEDGER, else the user's state folder."""
+    values = dict(os.environ) if env is None else env
+    if values.get("SERVEFIT_LEDGER"):
+        return Path(values["SERVEFIT_LEDGER"])
+    state = values.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "servefit" / "spend.jsonl"
+
+
+def in_period(at: str, now: datetime, period: Period) -> bool:
+    """Whether a moment (ISO 8601, UTC) lies in the running day or month; always, for "total".
+
+    >>> in_period("2026-11-30T10:00:00+00:00", datetime(2026, 11, 30, 23, tzinfo=UTC), "day")
+    True
+    >>> in_period("2026-10-31T10:00:00+00:00", datetime(2026, 11, 1, tzinfo=UTC), "month")
+    False
+    """
+    if period == "total":
+        return True
+    then = datetime.fromisoformat(at).astimezone(UTC)
+    today = now.astimezone(UTC)
+    return (then.year, then.month) == (today.year, today.month) and (period == "month" or then.day == today.day)
+
+
+def spent_usd(path: Path, now: datetime, period: Period) -> float:
+    """US dollars used in the period: settled requests at what they cost, unsettled ones at their worst case.
+
+    A torn last line (a process killed while writing) is passed over; any other damage raises ServefitError, because a
+    cap that cannot count must not say yes.
+    """
+    return sum(usd for at, usd in _entries(path).values() if in_period(at, now, period))
+
+
+def _entries(path: Path) -> dict[str, tuple[str, float]]:
+    entries: dict[str, tuple[str, float]] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return entries
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServefitError(
+            f"The ledger {path} cannot be read: {error}.", hint="Restore it: the cap cannot count."
+        ) from None
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            value = json.loads(line)
+            at, usd = str(value["at"]), float(value["usd"])
+            datetime.fromisoformat(at)
+            if not usd >= 0:
+                raise ValueError
+        except (ValueError, KeyError, TypeError):
+            if number == len(lines):
+                continue
+            raise ServefitError(
+                f"The ledger {path} is damaged in line {number}.", hint="Repair or move it: the cap cannot count."
+            ) from None
+        entries[str(value["id"])] = (entries.get(str(value["id"]), (at, 0.0))[0], usd)
+    return entries
+
+
+def worst_usd(price: TokenPrice, *, isl: int, osl: int) -> float:
+    """The most that one request can cost: no cache hit, the whole answer. Raises ServefitError without an output price."""
+    cost = by_tokens(Shape(isl=isl, osl=osl), price)
+    if cost.output_usd is None:
+        raise ServefitError(
+            "The output price is not known, so a cap cannot be kept.", hint="Give --price-out, or [bill.token_prices]."
+        )
+    return cost.usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What a run would cost at most, beside what the cap leaves."""
+
+    n: int
+    usd: float
+    spent_usd: float
+    cap_usd: float | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the whole run stays within the cap."""
+        return self.cap_usd is None or self.spent_usd + self.usd <= self.cap_usd
+
+    @property
+    def sentence(self) -> str:
+        """The estimate in one sentence."""
+        at_most = f"{self.n:,} requests cost ${self.usd:.4f} at most"
+        if self.cap_usd is None:
+            return f"{at_most}; no cap is set (cap_usd under [bill] in servefit.toml)."
+        left = self.cap_usd - self.spent_usd
+        return (
+            f"{at_most}; ${self.spent_usd:.4f} of the cap of ${self.cap_usd:.2f} is used, ${max(left, 0):.4f} is left."
+        )
+
+
+class Guard:
+    """Keeps a run under the cap: `require` before it starts, `may_send` before each request, `settle` after it.
+
+    with Guard(ledger_path(), price, cap_usd=20.0, target="fireworks") as guard:
+        guard.require(n=100, isl=6200, osl=300)
+        if guard.may_send(row_id, isl=6200, osl=300): ...
+        guard.settle(row_id, row)
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        price: TokenPrice,
+        *,
+        cap_usd: float | None,
+        period: Period = "month",
+        target: str = "",
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.path, self.price, self.cap_usd, self.period, self.target, self._now = (
+            path,
+            price,
+            cap_usd,
+            period,
+            target,
+            now,
+        )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab+")
+        except OSError as error:
+            raise ServefitError(
+                f"The ledger {path} cannot be written: {error.strerror}.",
+                hint="Set SERVEFIT_LEDGER to a file that can.",
+            ) from None
+        try:
+            _lock(self._file.fileno(), path)
+            self._mend()
+            self._usd = {k: usd for k, (at, usd) in _entries(path).items() if in_period(at, now(), period)}
+            self._total = sum(self._usd.values())
+            self._prefix = f"{secrets.token_hex(6)}/"  # row ids repeat from run to run
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def spent_usd(self) -> float:
+        """US dollars used in the period, reservations at their worst case."""
+        return self._total
+
+    def estimate(self, *, n: int, isl: int, osl: int) -> Estimate:
+        """What `n` such requests cost at most, beside what is left."""
+        usd = n * worst_usd(self.price, isl=isl, osl=osl)
+        return Estimate(n=n, usd=usd, spent_usd=self.spent_usd, cap_usd=self.cap_usd)
+
+    def require(self, *, n: int, isl: int, osl: int) -> Estimate:
+        """The estimate; raises AnswerIsNo where the run would pass the cap."""
+        estimate = self.estimate(n=n, isl=isl, osl=osl)
+        if not estimate.fits:
+            raise AnswerIsNo(
+                f"Over the cap: {estimate.sentence}",
+                hint="Ask for fewer or shorter requests, or raise cap_usd in servefit.toml.",
+            )
+        return estimate
+
+    def may_send(self, key: str, *, isl: int, osl: int) -> bool:
+        """Reserve one request's worst case under `key`; False where it would pass the cap: then do not send it."""
+        usd = worst_usd(self.price, isl=isl, osl=osl)
+        if self.cap_usd is not None and self.spent_usd + usd > self.cap_usd:
+            return False
+        self._note(key, usd, "reserved")
+        return True
+
+    def settle(self, key: str, row: RequestRecord) -> float:
+        """Replace the reservation by what was used, in US dollars: the server's counts, else what is known of the row.
+
+        A request that was refused before any token costs nothing; one that broke off keeps its prompt and what it wrote.
+        """
+        isl, osl = row.isl if row.isl is not None else row.isl_asked, row.osl
+        refused = not row.chunk_s and row.http_status is not None and row.http_status >= 400
+        if refused or row.status == "refused":
+            usd = 0.0
+        elif isl is None:
+            return self._usd.get(self._prefix + key, 0.0)  # nothing is known: the worst case stays
+        else:
+            written = osl if osl is not None else len(row.token_s) if row.chunk_s else (row.osl_asked or 0)
+            usd = by_tokens(Shape(isl=isl, osl=written, cached_tok=min(row.cached_tok or 0, isl)), self.price).usd
+        self._note(key, usd, "settled")
+        return usd
+
+    def close(self) -> None:
+        """Let the next run have the ledger."""
+        self._file.close()
+
+    def _note(self, key: str, usd: float, kind: str) -> None:
+        key = self._prefix + key
+        line: dict[str, Any] = {
+            "at": self._now().isoformat(),
+            "id": key,
+            "usd": round(usd, 9),
+            "kind": kind,
+            "target": self.target,
+        }
+        try:
+            self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise ServefitError(
+                f"The ledger {self.path} cannot be written: {error.strerror}.",
+                hint="Nothing more is sent: the cap cannot count.",
+            ) from None
+        self._total += usd - self._usd.get(key, 0.0)
+        self._usd[key] = usd
+
+    def _mend(self) -> None:
+        """Cut a last line that was torn when a process was killed: its request was never sent."""
+        data = self.path.read_bytes()
+        if data and not data.endswith(b"\n"):
+            self._file.truncate(data.rfind(b"\n") + 1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _lock(handle: int, path: Path) -> None:
+    if os.name == "nt":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ServefitError(
+            f"Another run is spending under the same cap ({path}).", hint="Wait for it: one capped run at a time."
+        ) from None

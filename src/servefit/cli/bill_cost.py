@@ -1,0 +1,65 @@
+"""What `bill cost` reads: lengths and throughput from a run, token prices from flags, servefit.toml or genai-prices."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from servefit.bill.cost import Shape, TokenPrice
+from servefit.errors import ServefitError
+from servefit.units import parse_number
+
+
+def shape_of(run: Path | None, given: Mapping[str, str | None]) -> tuple[Shape, float | None, str]:
+    """The tokens of a request, what one machine serves, and how that is known; flags go before the run."""
+    isl, osl, cached = (_whole(given[name], name) for name in ("isl", "osl", "cached"))
+    capacity = float(parse_number(given["capacity"] or "0")[0]) or None
+    source = "given"
+    if run is not None:
+        from servefit.objectives import summarize
+        from servefit.records import load_run
+
+        loaded = load_run(run)
+        summary = summarize(loaded)
+        if not summary.ok:
+            raise ServefitError(f"No request of {run} completed, so nothing can be priced.", hint="Name another run.")
+        rows = [r for r in loaded.load_rows if r.ok]
+        isl = isl if isl is not None else round(summary.input_tok / summary.ok)
+        osl = osl if osl is not None else round(summary.output_tok / summary.ok)
+        if not cached:
+            cached = min(round(sum(r.cached_tok or 0 for r in rows) / summary.ok), isl)
+        if capacity is None:
+            capacity, source = summary.req_per_s, f"as {run.name} served"
+    if isl is None:
+        raise ServefitError("The prompt's length is missing.", hint="Add --isl N (and --osl N), or name a run.")
+    return Shape(isl=isl, osl=osl, cached_tok=cached or 0), capacity, source
+
+
+def token_price(given: Mapping[str, str | None]) -> TokenPrice | None:
+    """The token price that the flags give; None where they give none."""
+    if given["price_in"] is None:
+        return None
+    return TokenPrice(
+        input_usd_per_mtok=_price(given["price_in"], "price-in") or 0.0,
+        cached_input_usd_per_mtok=_price(given["price_cached"], "price-cached"),
+        output_usd_per_mtok=_price(given["price_out"], "price-out"),
+        batch_frac=_price(given["batch_frac"], "batch-frac"),
+        source=given["price_source"] or "given on the command line",
+        date=given["price_date"],
+    )
+
+
+def _price(text: str | None, name: str) -> float | None:
+    if text is None:
+        return None
+    value = float(parse_number(text)[0])
+    if value < 0:
+        raise ServefitError(f"--{name} {text} is below zero.", hint="Write US dollars per million tokens, e.g. 0.15.")
+    return value
+
+
+def _whole(text: str | None, name: str) -> int | None:
+    if text is None:
+        return None
+    value = parse_number(text)[0]
+    if value < 0 or value != int(value):
+        raise ServefitError(f"--{name} {text} is not a number of tokens.", hint="Write a whole number, e.g. 6,200.")
+    return int(value)

@@ -1,0 +1,179 @@
+"""The spend cap: estimate, reserve, settle, and a ledger that counts across restarts."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from servefit.bill.caps import Guard, ledger_path, spent_usd
+from servefit.bill.cost import TokenPrice
+from servefit.cli.bill import command
+from servefit.errors import AnswerIsNo, ServefitError
+from servefit.records import RequestRecord
+
+PRICE = TokenPrice(input_usd_per_mtok=1.0, output_usd_per_mtok=2.0, cached_input_usd_per_mtok=0.1)
+NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
+
+
+def guard(path: Path, cap: float | None = 1.0, now: datetime = NOW) -> Guard:
+    """A guard on this ledger."""
+    return Guard(path, PRICE, cap_usd=cap, now=lambda: now)
+
+
+def row(**over: object) -> RequestRecord:
+    """A request that completed with 1,000 tokens in and 500 out."""
+    return RequestRecord(
+        **(
+            {
+                "id": "1",
+                "status": "ok",
+                "due_s": 0.0,
+                "isl": 1000,
+                "osl": 500,
+                "chunk_s": (0.1, 0.2),
+                "http_status": 200,
+            }
+            | over
+        )
+    )
+
+
+def test_estimate_before(tmp_path: Path):
+    """B7: 100 requests of 1,000 in and 500 out cost $0.20 at most; over the cap they are refused."""
+    with guard(tmp_path / "l") as g:
+        assert g.require(n=100, isl=1000, osl=500).usd == pytest.approx(0.2)
+        with pytest.raises(AnswerIsNo, match="Over the cap"):
+            g.require(n=501, isl=1000, osl=500)
+
+
+def test_stops_before_the_cap(tmp_path: Path):
+    """The request that could pass the cap is not sent, and what was used stays below it."""
+    sent = 0
+    with guard(tmp_path / "l", cap=0.0105) as g:
+        while g.may_send(str(sent), isl=1000, osl=500):
+            g.settle(str(sent), row())
+            sent += 1
+        assert sent == 5
+        assert g.spent_usd == pytest.approx(0.010)
+
+
+def test_in_flight_counts_at_its_worst(tmp_path: Path):
+    """Five requests in flight hold their worst case, so a sixth waits; once settled cheaper there is room again."""
+    with guard(tmp_path / "l", cap=0.0105) as g:
+        assert [g.may_send(str(i), isl=1000, osl=500) for i in range(6)] == [True] * 5 + [False]
+        g.settle("0", row(osl=1))
+        assert not g.may_send("6", isl=1000, osl=1000)
+        assert g.may_send("7", isl=500, osl=200)
+
+
+def test_what_was_really_used(tmp_path: Path):
+    """Settled at the server's counts: cached tokens at their price, refused requests free, broken ones as far as they came."""
+    with guard(tmp_path / "l") as g:
+        for key, done, usd in (
+            ("cached", row(cached_tok=900), 0.0001 + 0.00009 + 0.001),
+            ("429", row(status="rate_limited", http_status=429, chunk_s=(), isl=None, osl=None), 0.0),
+            ("refused", row(status="refused", http_status=None, chunk_s=(), isl=None, osl=None), 0.0),
+            (
+                "broken",
+                row(status="reset", osl=None, isl=None, isl_asked=1000, chunk_s=(0.1, 0.2, 0.3)),
+                0.001 + 3 * 2e-6,
+            ),
+            (
+                "silent",
+                row(status="timeout", http_status=200, osl=None, isl=None, isl_asked=1000, osl_asked=500, chunk_s=()),
+                0.002,
+            ),
+        ):
+            assert g.may_send(key, isl=1000, osl=500)
+            assert g.settle(key, done) == pytest.approx(usd), key
+
+
+def test_counts_across_restarts(tmp_path: Path):
+    """A second run starts where the first ended; a request that was in flight at a kill counts in full."""
+    with guard(tmp_path / "l") as g:
+        g.may_send("a", isl=1000, osl=500)
+        g.settle("a", row(osl=250))
+        g.may_send("b", isl=1000, osl=500)
+    with guard(tmp_path / "l") as g:
+        assert g.spent_usd == pytest.approx(0.0015 + 0.002)
+        g.may_send("a", isl=1000, osl=500)  # the same row id in another run is another request
+        assert g.spent_usd == pytest.approx(0.0015 + 0.004)
+    assert spent_usd(tmp_path / "l", NOW, "month") == pytest.approx(0.0055)
+
+
+def test_a_new_month_starts_at_nothing(tmp_path: Path):
+    """The monthly cap counts this month only; the total cap everything."""
+    with guard(tmp_path / "l", now=datetime(2026, 10, 31, 23, tzinfo=UTC)) as g:
+        g.may_send("old", isl=1000, osl=500)
+    assert spent_usd(tmp_path / "l", NOW, "month") == 0
+    assert spent_usd(tmp_path / "l", NOW, "total") == pytest.approx(0.002)
+
+
+def test_a_torn_line_is_mended_and_damage_is_not_ignored(tmp_path: Path):
+    """A line torn by a kill is cut; damage elsewhere stops everything, because the cap cannot count."""
+    with guard(tmp_path / "l") as g:
+        g.may_send("a", isl=1000, osl=500)
+    with (tmp_path / "l").open("ab") as file:
+        file.write(b'{"at": "2026-')
+    with guard(tmp_path / "l") as g:
+        assert g.spent_usd == pytest.approx(0.002)
+        g.may_send("b", isl=1000, osl=500)
+    assert spent_usd(tmp_path / "l", NOW, "month") == pytest.approx(0.004)
+    (tmp_path / "l").write_text('garbage\n{"at":"2026-11-30T00:00:00+00:00","id":"x","usd":1}\n', encoding="utf-8")
+    with pytest.raises(ServefitError, match="line 1"):
+        guard(tmp_path / "l")
+
+
+@pytest.mark.parametrize("usd", ["-5", "NaN", '"x"'])
+def test_an_impossible_amount_is_damage(tmp_path: Path, usd: str):
+    """A negative or missing amount would lift the cap, so it is refused."""
+    (tmp_path / "l").write_text(f'{{"at":"2026-11-30T00:00:00+00:00","id":"x","usd":{usd}}}\n\n', encoding="utf-8")
+    with pytest.raises(ServefitError, match="damaged"):
+        spent_usd(tmp_path / "l", NOW, "month")
+
+
+def test_one_capped_run_at_a_time(tmp_path: Path):
+    """Two runs cannot spend the same dollar."""
+    with guard(tmp_path / "l"), pytest.raises(ServefitError, match="Another run"):
+        guard(tmp_path / "l")
+
+
+def test_no_output_price_no_cap(tmp_path: Path):
+    """Without an output price the worst case is not known, so nothing is sent."""
+    with (
+        Guard(tmp_path / "l", TokenPrice(input_usd_per_mtok=1.0), cap_usd=1.0) as g,
+        pytest.raises(ServefitError, match="output price"),
+    ):
+        g.may_send("a", isl=1, osl=1)
+
+
+def test_where_the_ledger_lies():
+    """SERVEFIT_LEDGER first, then the state folder."""
+    assert ledger_path({"SERVEFIT_LEDGER": "/x/y"}) == Path("/x/y")
+    assert ledger_path({"XDG_STATE_HOME": "/s"}) == Path("/s/servefit/spend.jsonl")
+
+
+def test_bill_cap_says_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A run that does not fit is exit code 5 with both figures."""
+    monkeypatch.setenv("SERVEFIT_LEDGER", str(tmp_path / "l"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FIREWORKS_API_KEY", raising=False)
+    args = [
+        "cap",
+        "-n",
+        "100",
+        "--isl",
+        "6200",
+        "--osl",
+        "300",
+        "--price-in",
+        "0.15",
+        "--price-out",
+        "0.60",
+        "--cap",
+        "0.10",
+    ]
+    done = CliRunner().invoke(command, args, standalone_mode=False)
+    assert isinstance(done.exception, AnswerIsNo)
+    assert "$0.1110 at most" in done.exception.message
