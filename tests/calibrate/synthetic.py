@@ -39,7 +39,7 @@ def serve(
     todo = deque(enumerate(requests))
     coming: list[tuple[float, int, float, int, int]] = []  # ready at the engine, id, sent, isl, osl
     waiting, running, rows = deque(), [], []
-    now = 0.0
+    now, last_size = 0.0, -1
 
     def send(at):
         number, (_due, isl, osl) = todo.popleft()
@@ -78,13 +78,17 @@ def serve(
             k = min(room - tokens, r["isl"] - r["done"])
             if k <= 0:
                 break
-            positions += sum(range(r["done"], r["done"] + k))
+            positions += sum(range(r["done"] + 1, r["done"] + k + 1))
             tokens += k
             r["done"] += k
             if r["done"] >= r["isl"]:
                 finished.append(r)
         kv = sum(r["isl"] + len(r["t"]) for r in decoding)
-        took = step_s(step, seqs=len(decoding), kv_tok=kv, prefill_tok=tokens, prefill_pos=positions)
+        size = len(decoding) + tokens
+        took = step_s(
+            step, seqs=len(decoding), kv_tok=kv, prefill_tok=tokens, prefill_pos=positions, changed=size != last_size
+        )
+        last_size = size
         now += took * max(0.2, 1.0 + rng.gauss(0.0, noise))
         for r in [*decoding, *finished]:
             r["t"].append(now + rng.random() * jitter_s)

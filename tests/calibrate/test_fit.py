@@ -11,7 +11,7 @@ from servefit.calibrate.calibration import FITTED, Batching, coefficient
 from servefit.calibrate.fit import fit_runs, run_sha256
 from servefit.calibrate.steps import observe
 from servefit.errors import CannotMeasure
-from servefit.physics.steptime import StepTime
+from servefit.physics.steptime import StepTime, step_s
 from servefit.records import content_sha256, save_run
 
 KNOWN = {
@@ -60,6 +60,24 @@ def test_known_steps_lie_within_the_stated_interval(const, per_seq, kv, prefill,
         misses += not c.low <= truth <= c.high
         assert abs(c.value - truth) <= 3 * half, (name, c, truth)
     assert misses <= 1
+
+
+def test_a_bend_and_a_change_of_shape_are_found():
+    """Kernels that switch between 4 and 6 tokens, and a price for every new shape, come back from the rows."""
+    step = dataclasses.replace(TRUTH, bend=((4, 0.0), (6, 0.008), (64, 0.02)), change_s=0.006)
+    runs = [
+        *probe_like(step, noise=0.01),
+        *(serve([(0.0, 64, 40)] * n, users=n, step=step, noise=0.01, seed=n) for n in (3, 5, 6, 12, 16)),
+    ]
+    found = fit_runs(runs, batching=KNOWN["continuous"])
+    assert found.step.change_s == pytest.approx(0.006, rel=0.2)
+    for seqs in (1, 2, 4, 6, 8, 12, 16):
+        truth = step_s(step, seqs=seqs, kv_tok=80 * seqs)
+        assert step_s(found.step, seqs=seqs, kv_tok=80 * seqs) == pytest.approx(truth, rel=0.02), seqs
+    for tok in (128, 512, 1000):
+        pos = tok * tok // 2
+        truth = step_s(step, seqs=0, kv_tok=0, prefill_tok=tok, prefill_pos=pos)
+        assert step_s(found.step, seqs=0, kv_tok=0, prefill_tok=tok, prefill_pos=pos) == pytest.approx(truth, rel=0.03)
 
 
 def test_late_steps_do_not_move_the_fit():

@@ -21,6 +21,7 @@ SCHEMA_VERSION = 1
 
 FITTED = {
     "const_s": "every step",
+    "change_s": "each step of another size than the one before",
     "per_seq_s": "each decoding request",
     "per_kv_tok_s": "each token of context that a decoding request reads",
     "per_prefill_tok_s": "each prompt token",
@@ -36,6 +37,7 @@ class Coefficient:
     """One coefficient of `StepTime`: its value, a 95% interval, and where it comes from. Seconds."""
 
     name: str
+    """A field of `StepTime`, or "bend@8": what the bend rises by up to 8 tokens, from the point before."""
     value: float
     low: float
     high: float
@@ -165,18 +167,38 @@ def draws(calibration: Calibration, n: int, rng: Random) -> tuple[StepTime, ...]
     Correlated errors stay correlated: a larger constant goes with a smaller cost per request. Coefficients that were
     not measured stay at their prior. The spread of a figure over these is the calibration's own part of its interval.
     """
-    names = [c.name for c in calibration.coefficients]
     root = _cholesky(calibration.covariance)
     out: list[StepTime] = []
     for _ in range(n):
-        z = [rng.gauss(0.0, 1.0) for _ in names]
+        z = [rng.gauss(0.0, 1.0) for _ in root]
         moved = {
             c.name: max(0.0, c.value + math.fsum(root[i][k] * z[k] for k in range(i + 1)))
             for i, c in enumerate(calibration.coefficients)
             if root
         }
-        out.append(replace(calibration.step, **moved))  # type: ignore[arg-type]
+        out.append(with_coefficients(calibration.step, moved))
     return tuple(out)
+
+
+def with_coefficients(step: StepTime, values: dict[str, float]) -> StepTime:
+    """`step` with the coefficients in `values`; those called "bend@N" are rises, and add up to the bend.
+
+    >>> with_coefficients(StepTime(bend=((4, 0.0), (8, 1.0))), {"const_s": 2.0, "bend@8": 3.0, "bend@16": 1.0}).bend
+    ((4, 0.0), (8, 3.0), (16, 4.0))
+    """
+    plain = {name: value for name, value in values.items() if not name.startswith(BEND)}
+    rises = sorted((int(name.removeprefix(BEND)), value) for name, value in values.items() if name.startswith(BEND))
+    bend = step.bend
+    if rises:
+        total, points = 0.0, [(step.bend[0][0] if step.bend else 1, 0.0)]
+        for at, rise in rises:
+            total += rise
+            points.append((at, total))
+        bend = tuple(points)
+    return replace(step, bend=bend, **plain)  # type: ignore[arg-type]
+
+
+BEND = "bend@"
 
 
 def _cholesky(matrix: tuple[tuple[float, ...], ...]) -> list[list[float]]:

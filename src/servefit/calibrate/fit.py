@@ -7,11 +7,14 @@ it batches lets the steps be cut finer. What the runs cannot tell is taken from 
 import hashlib
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from servefit.calibrate.calibration import (
+    BEND,
     FITTED,
     Batching,
     Calibration,
@@ -20,11 +23,12 @@ from servefit.calibrate.calibration import (
     Residual,
     load_calibration,
     save_calibration,
+    with_coefficients,
 )
 from servefit.calibrate.regress import Fit, robust_fit, t95
 from servefit.calibrate.steps import NOTHING_KNOWN, Observation, observe, streams_of, told_by_server
 from servefit.errors import CannotMeasure
-from servefit.physics.steptime import StepTime
+from servefit.physics.steptime import StepTime, step_s
 from servefit.records import Finding, Run, header_to_json, row_to_json
 
 __all__ = ["Calibration", "fit_runs", "load_calibration", "run_sha256", "save_calibration"]
@@ -61,11 +65,8 @@ def fit_runs(
         )
     tagged = [(number, o) for number, (seen, own) in enumerate(zip(per_run, told, strict=True)) for o in (*seen, *own)]
     kept = _thin(tagged)
-    fit = robust_fit(
-        [o.row for _, o in kept], [o.time_s for _, o in kept], [(number, o.busy) for number, o in kept],
-        importance=[_importance(o) for _, o in kept],
-    )  # fmt: skip
-    step, coefficients = _coefficients(fit, [o for _, o in kept], prior, labels)
+    knots, fit = _best_fit(kept)
+    step, coefficients = _coefficients(fit, [o for _, o in kept], knots, prior=prior, labels=labels)
     noise, mean_over_median = _noise(step, [o for seen in per_run for o in seen])
     header = runs[0].header
     return Calibration(
@@ -98,7 +99,18 @@ def fit_runs(
 
 def predict_s(step: StepTime, o: Observation) -> float:
     """Seconds that the step time gives for the work in `o`."""
-    return math.fsum(getattr(step, name) * amount for name, amount in zip(FITTED, o.row, strict=True))
+    front = step.front_end_s * o.front_end + step.front_end_per_tok_s * o.front_end_tok
+    return front + math.fsum(
+        step_s(
+            step,
+            seqs=p.seqs,  # type: ignore[arg-type]  # shares of a step, where a chunk held several tokens
+            kv_tok=p.kv_tok,  # type: ignore[arg-type]
+            prefill_tok=p.prefill_tok,  # type: ignore[arg-type]
+            prefill_pos=p.prefill_pos,  # type: ignore[arg-type]
+            changed=p.changed,
+        )
+        for p in o.parts
+    )
 
 
 def residual(
@@ -130,9 +142,68 @@ def run_sha256(run: Run) -> str:
     return digest.hexdigest()
 
 
+def columns(o: Observation, knots: Sequence[int]) -> list[float]:
+    """How much of each coefficient `o` pays: those of FITTED in order, then the rises of the bend between `knots`."""
+    row = [
+        float(len(o.parts)),
+        float(sum(p.changed for p in o.parts)),
+        math.fsum(p.seqs for p in o.parts),
+        math.fsum(p.kv_tok for p in o.parts),
+        math.fsum(p.prefill_tok for p in o.parts),
+        math.fsum(p.prefill_pos for p in o.parts),
+        float(o.front_end),
+        float(o.front_end_tok),
+    ]
+    for low, high in pairwise(knots):
+        row.append(math.fsum(min(max((p.tokens - low) / (high - low), 0.0), 1.0) for p in o.parts))
+    return row
+
+
+KNOTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Where the bend may have a point: step sizes at which matrix kernels switch are small ones."""
+WORTH_IT = 0.88
+"""The bend is kept where it shrinks the residuals to this share: straight is simpler, and reaches further."""
+
+
+def _knots(rows: Sequence[Observation]) -> tuple[int, ...]:
+    """The points at which the bend can be told: between two neighbours lie steps of at least two observations."""
+    sizes = sorted(p.tokens for o in rows for p in o.parts)
+    if not sizes:
+        return ()
+    found = [max(k for k in KNOTS if k <= max(sizes[0], 1))]
+    for k in KNOTS:
+        if k > found[-1] and bisect_right(sizes, k) - bisect_right(sizes, found[-1]) >= 2:
+            found.append(k)
+    return tuple(found) if len(found) > 3 else ()
+
+
+def _best_fit(kept: Sequence[tuple[int, Observation]]) -> tuple[tuple[int, ...], Fit]:
+    """(points of the bend, the fit): straight, unless a bend is worth its coefficients."""
+    rows = [o for _, o in kept]
+    groups = [(number, o.busy) for number, o in kept]
+    times = [o.time_s for o in rows]
+    weights = [_importance(o) for o in rows]
+
+    def fit_with(knots: tuple[int, ...]) -> tuple[Fit, float]:
+        x = [columns(o, knots) for o in rows]
+        single = sorted(o.time_s / len(o.parts) for o in rows)[len(rows) // 2]
+        loose = [0.0] * len(FITTED) + [0.3 * single] * max(len(knots) - 1, 0)
+        fit = robust_fit(x, times, groups, importance=weights, loose=loose)
+        fitted = [math.fsum(v * (b or 0.0) for v, b in zip(row, fit.beta, strict=True)) for row in x]
+        misses = [w * min(abs(t - f) / f, 0.5) if f > 0 else w for w, t, f in zip(weights, times, fitted, strict=True)]
+        return fit, math.fsum(misses) / math.fsum(weights)
+
+    straight, miss = fit_with(())
+    knots = _knots(rows)
+    if not knots:
+        return (), straight
+    bent, bent_miss = fit_with(knots)
+    return (knots, bent) if bent_miss < WORTH_IT * miss and bent_miss > 0 and miss > 2e-3 else ((), straight)
+
+
 def _importance(o: Observation) -> float:
     """A stretch around a prefill is rarer than a decode step and says as much as the steps in it, up to ten."""
-    return float(min(max(o.steps, 4 if o.prefill_tok else 1), 10))
+    return o.weight if o.plain else float(min(max(len(o.parts), 4 if o.prefill_tok else 1), 10))
 
 
 def _thin(tagged: list[tuple[int, Observation]]) -> list[tuple[int, Observation]]:
@@ -144,17 +215,18 @@ def _thin(tagged: list[tuple[int, Observation]]) -> list[tuple[int, Observation]
 
 
 def _coefficients(
-    fit: Fit, rows: Sequence[Observation], prior: StepTime | None, labels: Sequence[str]
+    fit: Fit, rows: Sequence[Observation], knots: Sequence[int], *, prior: StepTime | None, labels: Sequence[str]
 ) -> tuple[StepTime, tuple[Coefficient, ...]]:
     """The step time and its coefficients: fitted where the rows tell, the prior's (or 0) where they do not."""
     origin = f"fitted to {len(rows)} observations of {len(labels)} runs"
     wide = t95(fit.freedom)
     found: list[Coefficient] = []
-    for j, name in enumerate(FITTED):
+    paid = [columns(o, knots) for o in rows]
+    for j, name in enumerate([*FITTED, *(f"{BEND}{k}" for k in knots[1:])]):
         value = fit.beta[j]
-        points = sum(1 for o in rows if o.row[j])
+        points = sum(1 for row in paid if row[j])
         if value is None:
-            stand_in = getattr(prior, name) if prior else 0.0
+            stand_in = getattr(prior, name, 0.0) if prior else 0.0
             found.append(
                 Coefficient(
                     name=name,
@@ -179,13 +251,13 @@ def _coefficients(
                 points=points,
             )
         )
-    figures = {c.name: c.value for c in found}
-    return replace(StepTime(source="measured", origin=origin), **figures), tuple(found)  # type: ignore[arg-type]
+    base = StepTime(source="measured", origin=origin, bend=((knots[0], 0.0),) if knots else ())
+    return with_coefficients(base, {c.name: c.value for c in found}), tuple(found)
 
 
 def _noise(step: StepTime, rows: Sequence[Observation]) -> tuple[float | None, float | None]:
     """(half the 16-84 range of single decode steps around the fit, total measured over total fitted time of them)."""
-    plain = [o for o in rows if not o.prefill_tok and not o.front_end]
+    plain = [o for o in rows if o.plain]
     relative = sorted(o.time_s / f for o in plain if (f := predict_s(step, o)) > 0)
     if len(relative) < FEWEST:
         return None, None
@@ -196,16 +268,16 @@ def _noise(step: StepTime, rows: Sequence[Observation]) -> tuple[float | None, f
 
 def _domain(runs: Sequence[Run], rows: Sequence[Observation]) -> Domain:
     """The smallest and largest batch, context and prompt that the runs hold."""
-    plain = [o for o in rows if o.seqs and not o.prefill_tok]
+    plain = [p for o in rows for p in o.parts if p.seqs and not o.prefill_tok]
     prompts = [s.isl - s.cached_tok for run in runs for s in streams_of(run)]
 
     def span(values: Sequence[int]) -> tuple[int, int] | None:
         return (min(values), max(values)) if values else None
 
     return Domain(
-        seqs=span([-(-o.seqs // o.steps) for o in plain]),
-        ctx_tok=span([o.kv_tok // o.seqs for o in plain]),
-        kv_tok=span([o.kv_tok // o.steps for o in plain]),
+        seqs=span([math.ceil(p.seqs - 1e-9) for p in plain]),
+        ctx_tok=span([round(p.kv_tok / p.seqs) for p in plain]),
+        kv_tok=span([round(p.kv_tok) for p in plain]),
         prefill_tok=span(prompts),
     )
 
@@ -219,7 +291,7 @@ def _findings(coefficients: Sequence[Coefficient], noise: float | None) -> tuple
             hint=PROBE_FOR[c.name],
         )
         for c in coefficients
-        if c.source != "measured"
+        if c.source != "measured" and c.name in FITTED
     ]
     if noise is not None and noise > NOISY:
         found.append(
@@ -238,6 +310,7 @@ NOISY = 0.25
 
 PROBE_FOR = {
     "const_s": "Measure answers of 32 tokens or more.",
+    "change_s": "Measure requests that come and go while others decode.",
     "per_seq_s": "Measure at two or more levels of concurrency.",
     "per_kv_tok_s": "Measure short and long prompts (64 and 1024 tokens).",
     "per_prefill_tok_s": "Measure prompts of different lengths.",

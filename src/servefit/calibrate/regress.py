@@ -40,28 +40,27 @@ def robust_fit(
     y: Sequence[float],
     groups: Sequence[Hashable],
     *,
-    importance: Sequence[float] | None = None,
-    rounds: int = 30,
+    importance: Sequence[float],
+    loose: Sequence[float] = (),
+    rounds: int = 25,
 ) -> Fit:
     """Non-negative coefficients b with y ~ x b, errors relative to the fitted value.
 
-    Columns are judged in order: the first are kept where two say the same. `importance` weighs rows (1 each by
-    default). Columns whose coefficient would be negative are held at zero, one at a time, the most negative first.
+    Columns are judged in order: the first are kept where two say the same. `importance` weighs rows. `loose` gives, for
+    each column, the size that its coefficient may well have (0: no opinion): a whisper of shrinkage that decides only
+    where the rows do not. Columns whose coefficient would be negative are held at zero (Lawson and Hanson's active set).
     """
-    n, m = len(y), len(x[0]) if x else 0
-    given = list(importance) if importance is not None else [1.0] * n
-    told = identifiable(x, y, given)
-    all_told = [j for j in range(m) if told[j]]
-    free = list(all_told)
-    beta, weights, scale = _iterate(x, y, given, free, rounds)
-    while free and min(beta[j] for j in free) < 0:
-        free.remove(min(free, key=lambda j: beta[j] * _norm(x, j)))
-        beta, weights, scale = _iterate(x, y, given, free, rounds)
+    m = len(x[0]) if x else 0
+    size = [*loose, *[0.0] * (m - len(loose))]
+    seen = identifiable(x, y, importance, skip=[s > 0 for s in size])
+    told = [j for j in range(m) if seen[j]]
+    beta, weights, scale = _iterate(x, y, importance, told=told, size=size, rounds=rounds)
     # Columns held at zero stay in the covariance: that they may not be negative does not make them certain.
-    used = [g * w for g, w in zip(given, weights, strict=True)]
-    covariance, freedom = _sandwich(x, y, used, beta=beta, free=all_told, groups=groups)
+    free = [j for j in told if beta[j] > 0 or not size[j]]
+    used = [g * w for g, w in zip(importance, weights, strict=True)]
+    covariance, freedom = _sandwich(x, y, used, beta=beta, free=free, groups=groups, size=size, scale=scale)
     return Fit(
-        beta=tuple(beta[j] if told[j] else None for j in range(m)),
+        beta=tuple(beta[j] if seen[j] else None for j in range(m)),
         covariance=covariance,
         scale=scale,
         weights=tuple(weights),
@@ -69,13 +68,22 @@ def robust_fit(
     )
 
 
-def identifiable(x: Sequence[Sequence[float]], y: Sequence[float], importance: Sequence[float]) -> list[bool]:
-    """For each column, whether the rows tell it from the columns before it (modified Gram-Schmidt on relative rows)."""
+def identifiable(
+    x: Sequence[Sequence[float]], y: Sequence[float], importance: Sequence[float], *, skip: Sequence[bool] = ()
+) -> list[bool]:
+    """For each column, whether the rows tell it from the columns before it (modified Gram-Schmidt on relative rows).
+
+    Columns in `skip` are only asked whether any row bears on them.
+    """
     m = len(x[0]) if x else 0
     root = [math.sqrt(w) / v if v > 0 else 0.0 for w, v in zip(importance, y, strict=True)]
     basis: list[list[float]] = []
     told: list[bool] = []
     for j in range(m):
+        seen = sum(1 for row in x if row[j])
+        if skip and skip[j]:
+            told.append(seen >= 1)
+            continue
         column = [row[j] * r for row, r in zip(x, root, strict=True)]
         norm = math.fsum(v * v for v in column)
         rest = column
@@ -83,41 +91,105 @@ def identifiable(x: Sequence[Sequence[float]], y: Sequence[float], importance: S
             dot = math.fsum(a * b for a, b in zip(q, rest, strict=True))
             rest = [a - dot * b for a, b in zip(rest, q, strict=True)]
         left = math.fsum(v * v for v in rest)
-        seen = sum(1 for row in x if row[j])
         told.append(norm > 0 and left > _TOLERANCE * norm and seen >= 3)
         if told[-1]:
-            size = math.sqrt(left)
-            basis.append([v / size for v in rest])
+            unit = math.sqrt(left)
+            basis.append([v / unit for v in rest])
     return told
 
 
-def _norm(x: Sequence[Sequence[float]], j: int) -> float:
-    return math.sqrt(math.fsum(row[j] * row[j] for row in x))
-
-
 def _iterate(
-    x: Sequence[Sequence[float]], y: Sequence[float], given: Sequence[float], free: list[int], rounds: int
+    x: Sequence[Sequence[float]],
+    y: Sequence[float],
+    given: Sequence[float],
+    *,
+    told: list[int],
+    size: Sequence[float],
+    rounds: int,
 ) -> tuple[list[float], list[float], float]:
-    """Iteratively reweighted least squares over the `free` columns: Huber first, then Tukey."""
-    m = len(x[0]) if x else 0
-    n = len(y)
-    weights = [1.0] * n
-    size = list(y)
+    """Iteratively reweighted non-negative least squares over the columns in `told`: Huber first, then Tukey."""
+    m, n = len(x[0]) if x else 0, len(y)
+    weights, divisor = [1.0] * n, list(y)
     beta = [0.0] * m
-    scale = 0.0
+    scale = 0.05
     for round_ in range(rounds):
-        solved = _weighted(x, y, [g * w / (s * s) for g, w, s in zip(given, weights, size, strict=True)], free)
-        moved = max((abs(solved[j] - beta[j]) / (abs(solved[j]) + 1e-15) for j in free), default=0.0)
+        row_weights = [g * w / (s * s) for g, w, s in zip(given, weights, divisor, strict=True)]
+        gram, right = _gram(x, y, row_weights, told)
+        for a, j in enumerate(told):
+            if size[j] > 0:
+                gram[a][a] += (scale / size[j]) ** 2
+        solved = [0.0] * m
+        for j, value in zip(told, nonnegative(gram, right), strict=True):
+            solved[j] = value
+        moved = max((abs(new - old) / (abs(new) + 1e-15) for new, old in zip(solved, beta, strict=True)), default=0.0)
         beta = solved
-        fitted = [max(math.fsum(row[j] * beta[j] for j in free), 1e-3 * v) for row, v in zip(x, y, strict=True)]
-        size = fitted
-        relative = [(v - f) / f for v, f in zip(y, fitted, strict=True)]
+        divisor = [max(math.fsum(row[j] * beta[j] for j in told), 1e-3 * v) for row, v in zip(x, y, strict=True)]
+        relative = [(v - f) / f for v, f in zip(y, divisor, strict=True)]
         scale = max(_median([abs(r) for r in relative]) / 0.6745, _FINEST)
         tukey = round_ >= 5
         weights = [_tukey(r / scale) if tukey else _huber(r / scale) for r in relative]
-        if tukey and moved < 1e-7:
+        if tukey and moved < 1e-5:
             break
     return beta, weights, scale
+
+
+def nonnegative(gram: list[list[float]], right: list[float]) -> list[float]:
+    """The b >= 0 that minimises b'Gb/2 - r'b, by Lawson and Hanson's active set (Solving Least Squares Problems, 23).
+
+    >>> nonnegative([[1.0, 0.0], [0.0, 1.0]], [2.0, -1.0])
+    [2.0, 0.0]
+    """
+    n = len(right)
+    unit = [math.sqrt(gram[i][i]) or 1.0 for i in range(n)]
+    g = [[gram[i][j] / unit[i] / unit[j] for j in range(n)] for i in range(n)]
+    r = [right[i] / unit[i] for i in range(n)]
+    free: list[int] = []
+    b = [0.0] * n
+    limit = 1e-10 * max((abs(v) for v in r), default=1.0)
+    for _ in range(6 * n + 10):
+        slope = {i: r[i] - math.fsum(g[i][j] * b[j] for j in free) for i in range(n) if i not in free}
+        best = max(slope, key=lambda i: slope[i], default=None)
+        if best is None or slope[best] <= limit:
+            break
+        free.append(best)
+        while free:
+            inverse = _inverse([[g[i][j] for j in free] for i in free])
+            trial = [math.fsum(inverse[a][c] * r[j] for c, j in enumerate(free)) for a in range(len(free))]
+            if min(trial) > 0:
+                b = [0.0] * n
+                for i, value in zip(free, trial, strict=True):
+                    b[i] = value
+                break
+            step = min(b[i] / (b[i] - t) if b[i] > t else 0.0 for i, t in zip(free, trial, strict=True) if t <= 0)
+            for i, t in zip(free, trial, strict=True):
+                b[i] += step * (t - b[i])
+            gone = [i for i, t in zip(free, trial, strict=True) if t <= 0 and b[i] <= 1e-13]
+            for i in gone:
+                b[i] = 0.0
+            free = [i for i in free if i not in gone]
+    return [v / u for v, u in zip(b, unit, strict=True)]
+
+
+def _gram(
+    x: Sequence[Sequence[float]], y: Sequence[float], weights: Sequence[float], told: list[int]
+) -> tuple[list[list[float]], list[float]]:
+    """X'WX and X'Wy over the columns in `told`."""
+    k = len(told)
+    gram, right = [[0.0] * k for _ in range(k)], [0.0] * k
+    for row, v, w in zip(x, y, weights, strict=True):
+        if w == 0.0:
+            continue
+        used = [(a, row[j]) for a, j in enumerate(told) if row[j]]
+        for place, (a, value) in enumerate(used):
+            wa = w * value
+            right[a] += wa * v
+            line = gram[a]
+            for c, other in used[place:]:
+                line[c] += wa * other
+    for a in range(k):
+        for c in range(a):
+            gram[a][c] = gram[c][a]
+    return gram, right
 
 
 def _huber(z: float) -> float:
@@ -131,38 +203,6 @@ def _tukey(z: float) -> float:
 def _median(values: Sequence[float]) -> float:
     ordered = sorted(values)
     return ordered[len(ordered) // 2] if ordered else 0.0
-
-
-def _weighted(
-    x: Sequence[Sequence[float]], y: Sequence[float], weights: Sequence[float], free: list[int]
-) -> list[float]:
-    """Weighted least squares over the `free` columns; the others are zero. Columns are scaled before solving."""
-    m = len(x[0]) if x else 0
-    scales = {
-        j: math.sqrt(math.fsum(w * row[j] * row[j] for row, w in zip(x, weights, strict=True))) or 1.0 for j in free
-    }
-    k = len(free)
-    gram = [[0.0] * k for _ in range(k)]
-    right = [0.0] * k
-    for row, v, w in zip(x, y, weights, strict=True):
-        if w == 0.0:
-            continue
-        scaled = [row[j] / scales[j] for j in free]
-        for a in range(k):
-            if scaled[a] == 0.0:
-                continue
-            wa = w * scaled[a]
-            right[a] += wa * v
-            for b in range(a, k):
-                gram[a][b] += wa * scaled[b]
-    for a in range(k):
-        for b in range(a):
-            gram[a][b] = gram[b][a]
-    inverse = _inverse(gram)
-    beta = [0.0] * m
-    for a, j in enumerate(free):
-        beta[j] = math.fsum(inverse[a][b] * right[b] for b in range(k)) / scales[j]
-    return beta
 
 
 def _inverse(matrix: list[list[float]]) -> list[list[float]]:
@@ -192,6 +232,8 @@ def _sandwich(
     beta: Sequence[float],
     free: list[int],
     groups: Sequence[Hashable],
+    size: Sequence[float],
+    scale: float,
 ) -> tuple[tuple[tuple[float, ...], ...], int]:
     """Covariance of beta: the larger, entry by entry of the diagonal, of the row-wise and the group-wise sandwich."""
     m, k = len(x[0]) if x else 0, len(free)
@@ -211,6 +253,9 @@ def _sandwich(
             for b in range(k):
                 bread[a][b] += w * z[a] * z[b]
                 single[a][b] += (w * error) ** 2 * z[a] * z[b]
+    for a, j in enumerate(free):
+        if size[j] > 0:
+            bread[a][a] += (scale / size[j] * units[a]) ** 2
     together = [[math.fsum(s[a] * s[b] for s in scores.values()) for b in range(k)] for a in range(k)]
     inverse = _inverse(bread)
     count = len(scores)

@@ -5,15 +5,17 @@ step. Between two clusters at which no prompt is half read, everything that happ
 requests decoded with how much context, which prompts were read. That stretch is one observation, linear in the
 coefficients of `StepTime`, whatever the batching policy:
 
-    time = steps*const + seqs*per_seq + kv*per_kv + prompt*per_prefill + positions*per_pos [+ front end, when idle before]
+    time = sum over its steps of step_s(...)  [+ front end, when the server was idle before]
 
 Left out: speculative decoding (several tokens of one request per step count as as many steps), and steps that hand out
 nothing while several prompts are read, where the budget is not known.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from servefit.calibrate.calibration import Batching
 from servefit.records import RequestRecord, Run
@@ -22,33 +24,45 @@ from servefit.stats import percentile
 NOTHING_KNOWN = Batching()
 
 
+class Part(NamedTuple):
+    """What one step did, in the words of `physics.steptime.step_s`."""
+
+    seqs: float = 0.0
+    kv_tok: float = 0.0
+    prefill_tok: float = 0.0
+    prefill_pos: float = 0.0
+    changed: bool = False
+
+    @property
+    def tokens(self) -> float:
+        """Tokens in the step."""
+        return self.seqs + self.prefill_tok
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One stretch of known work: its time in seconds and what was done in it, summed over its steps."""
+    """One stretch of known work: its time in seconds and its steps."""
 
     time_s: float
-    steps: int
-    seqs: int
-    kv_tok: int
-    prefill_tok: int = 0
-    prefill_pos: int = 0
+    parts: tuple[Part, ...]
     front_end: int = 0
     """1 where the stretch begins with a request reaching an idle server."""
     front_end_tok: int = 0
     busy: int = 0
     """Number of the busy period: stretches of one share their moment."""
+    weight: float = 1.0
+    """How many single observations this one stands for."""
 
     @property
-    def row(self) -> tuple[float, ...]:
-        """In the order of `calibration.FITTED`."""
+    def prefill_tok(self) -> float:
+        """Prompt tokens computed in the stretch."""
+        return math.fsum(p.prefill_tok for p in self.parts)
+
+    @property
+    def plain(self) -> bool:
+        """A single decode step, like the one before it."""
         return (
-            self.steps,
-            self.seqs,
-            self.kv_tok,
-            self.prefill_tok,
-            self.prefill_pos,
-            self.front_end,
-            self.front_end_tok,
+            len(self.parts) == 1 and not self.front_end and not self.parts[0].prefill_tok and not self.parts[0].changed
         )
 
 
@@ -116,7 +130,21 @@ def clusters_of(streams: Sequence[Stream]) -> list[Cluster]:
             here.tokens[index] = k
         here.ended += number == len(streams[index].row.chunk_s) - 1
         last = at
+    _spread(clusters)
     return clusters
+
+
+def _spread(clusters: list[Cluster]) -> None:
+    """Give a chunk of several tokens back to the steps that made them: those since the stream's chunk before."""
+    last: dict[int, int] = {}
+    for number, cluster in enumerate(clusters):
+        for i, k in list(cluster.tokens.items()):
+            for earlier in range(number - 1, max(number - k, last.get(i, number)), -1):
+                clusters[earlier].tokens[i] = 1
+                cluster.tokens[i] -= 1
+            last[i] = number
+        for i in cluster.firsts:
+            last[i] = number
 
 
 def observe(run: Run, batching: Batching = NOTHING_KNOWN) -> list[Observation]:
@@ -153,7 +181,7 @@ def _stretches(streams: list[Stream], batching: Batching, busy: int) -> list[Obs
     got = [0] * len(streams)
     first_done = last_done = 0
     found: list[Observation] = []
-    begin, opened = streams[0].sent_s, True
+    begin, opened, last_tok = streams[0].sent_s, True, -1.0
     part: list[Cluster] = []
     before = [0] * len(streams)
     for cluster in clusters:
@@ -167,9 +195,20 @@ def _stretches(streams: list[Stream], batching: Batching, busy: int) -> list[Obs
         waiting = bisect_right(sent, cluster.at_s) - first_done
         if not _safe(batching, waiting=waiting, active=first_done - last_done):
             continue
-        found.append(_sum_up(part, streams, before=before, begin=begin, opened=opened, batching=batching, busy=busy))
+        parts = _parts(part, streams, before=before, batching=batching, last_tok=last_tok)
+        if parts and cluster.at_s > begin:
+            last_tok = parts[-1].tokens
+            found.append(
+                Observation(
+                    time_s=cluster.at_s - begin,
+                    parts=parts,
+                    front_end=int(opened),
+                    front_end_tok=streams[0].isl if opened else 0,
+                    busy=busy,
+                )
+            )
         begin, opened, part, before = cluster.at_s, False, [], list(got)
-    return [o for o in found if o.time_s > 0 and o.steps > 0]
+    return found
 
 
 def _safe(batching: Batching, *, waiting: int, active: int) -> bool:
@@ -184,47 +223,103 @@ def _safe(batching: Batching, *, waiting: int, active: int) -> bool:
     return batching.seats is not None and active >= batching.seats
 
 
-def _sum_up(
-    part: list[Cluster],
-    streams: list[Stream],
-    *,
-    before: list[int],
-    begin: float,
-    opened: bool,
-    batching: Batching,
-    busy: int,
-) -> Observation:
-    """The work of the clusters in `part`, which began at `begin` with `before` tokens out to each stream."""
-    got: dict[int, int] = {}
-    seqs = kv = prefill = positions = firsts_only = 0
-    for cluster in part:
+def _parts(
+    clusters: list[Cluster], streams: list[Stream], *, before: list[int], batching: Batching, last_tok: float
+) -> tuple[Part, ...]:
+    """The steps of the clusters, each stream having had `before` tokens, and the step before them `last_tok`."""
+    out: dict[int, int] = {}
+    seqs, kv = [0.0] * len(clusters), [0.0] * len(clusters)
+    for number, cluster in enumerate(clusters):
         for i in cluster.firsts:
-            isl, cached = streams[i].isl, streams[i].cached_tok
-            prefill += isl - cached
-            positions += (isl * (isl - 1) - cached * (cached - 1)) // 2
-            got[i] = got.get(i, 0) + 1
-        firsts_only += bool(cluster.firsts) and not cluster.tokens
+            out[i] = 1
         for i, k in cluster.tokens.items():
-            out = before[i] + got.get(i, 0)
-            seqs += k
-            kv += k * (streams[i].isl + out) + k * (k - 1) // 2
-            got[i] = got.get(i, 0) + k
-    end = part[-1].at_s
-    through = [got.get(i, 0) for i, b in enumerate(before) if b > 0 and streams[i].last_s >= end and i in got]
-    steps = max(through) + firsts_only if through else len(part)
-    if prefill and batching.budget_tok and not through:
-        steps = max(steps, -(-prefill // batching.budget_tok) + sum(1 for c in part if not c.firsts))
-    return Observation(
-        time_s=end - begin,
-        steps=steps,
-        seqs=seqs,
-        kv_tok=kv,
-        prefill_tok=prefill,
-        prefill_pos=positions,
-        front_end=int(opened),
-        front_end_tok=streams[0].isl if opened else 0,
-        busy=busy,
-    )
+            had = out.get(i, before[i])
+            seqs[number] += k
+            kv[number] += k * (streams[i].isl + had) + k * (k - 1) // 2
+            out[i] = had + k
+    hidden, tok, pos = _prompts(clusters, streams, seqs, batching)
+    parts = [Part(prefill_tok=t, prefill_pos=x) for t, x in hidden]
+    parts += [Part(s, k, t, x) for s, k, t, x in zip(seqs, kv, tok, pos, strict=True)]
+    end = clusters[-1].at_s
+    through = [out[i] - b for i, b in enumerate(before) if b > 0 and streams[i].last_s >= end and i in out]
+    steps = max(through, default=0) + sum(1 for c in clusters if c.firsts and not c.tokens)
+    if steps > len(clusters) and not hidden:  # several tokens in one chunk: so many steps, alike
+        mean_seqs, mean_kv, mean_tok, mean_pos = (math.fsum(column) / steps for column in (seqs, kv, tok, pos))
+        parts = [Part(mean_seqs, mean_kv, mean_tok, mean_pos)] * steps
+    told = []
+    for p in parts:
+        told.append(p._replace(changed=p.tokens != last_tok))
+        last_tok = p.tokens
+    return tuple(told)
+
+
+def _prompts(
+    clusters: list[Cluster], streams: list[Stream], seqs: list[float], batching: Batching
+) -> tuple[list[tuple[float, float]], list[float], list[float]]:
+    """Which step read how much of which prompt: (steps before the first cluster that handed out nothing, tokens and
+
+    positions read in each cluster). Whole prompts are read in the step that hands out their first token; with a known
+    budget they end there, and fill what the decodes left of the steps before.
+    """
+    tok, pos = [0.0] * len(clusters), [0.0] * len(clusters)
+    hidden: list[tuple[float, float]] = []
+    for j, cluster in enumerate(clusters):
+        for i in cluster.firsts:
+            at, isl = streams[i].cached_tok, streams[i].isl
+            if batching.policy != "chunked" or not batching.budget_tok:
+                tok[j] += isl - at
+                pos[j] += positions(at, isl)
+                continue
+            room = [max(batching.budget_tok - seqs[c] - tok[c], 0.0) for c in range(j + 1)]
+            first = j
+            while first > 0 and sum(room[first:]) < isl - at:
+                first -= 1
+            while sum(room[first:]) < isl - at:
+                k = min(float(batching.budget_tok), isl - at - sum(room[first:]))
+                hidden.append((k, positions(at, at + k)))
+                at += k  # type: ignore[assignment]
+            for c in range(first, j + 1):
+                k = min(room[c], isl - at)
+                tok[c] += k
+                pos[c] += positions(at, at + k)
+                at += k  # type: ignore[assignment]
+    return hidden, tok, pos
+
+
+def positions(start: float, end: float) -> float:
+    """Sum of the positions, counted from 1, of the prompt tokens after `start` up to `end`.
+
+    >>> positions(0, 3), positions(10, 12)
+    (6.0, 23.0)
+    """
+    return (end * (end + 1) - start * (start + 1)) / 2
+
+
+def condense(observations: Sequence[Observation], most: int = 8) -> list[Observation]:
+    """Runs of plain decode steps of the same batch become one observation each: the median of up to `most` gaps."""
+    found: list[Observation] = []
+    run: list[Observation] = []
+
+    def close() -> None:
+        if run:
+            times = sorted(o.time_s for o in run)
+            middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
+            kv = math.fsum(o.parts[0].kv_tok for o in run) / len(run)
+            part = run[0].parts[0]._replace(kv_tok=kv)
+            found.append(replace(run[0], time_s=middle, parts=(part,), weight=float(len(run))))
+            run.clear()
+
+    for o in observations:
+        same = run and o.plain and o.busy == run[0].busy and o.parts[0].seqs == run[0].parts[0].seqs
+        if not same or len(run) == most:
+            close()
+        if o.plain:
+            run.append(o)
+        else:
+            close()
+            found.append(o)
+    close()
+    return found
 
 
 def told_by_server(run: Run, batching: Batching = NOTHING_KNOWN) -> list[Observation]:
@@ -236,16 +331,8 @@ def told_by_server(run: Run, batching: Batching = NOTHING_KNOWN) -> list[Observa
         seconds = (s.row.server or {}).get("prefill_s")
         if len(members) > 1 or not seconds or seconds <= 0:
             continue
-        new = s.isl - s.cached_tok
-        found.append(
-            Observation(
-                time_s=seconds,
-                steps=-(-new // batching.budget_tok) if batching.budget_tok else 1,
-                seqs=0,
-                kv_tok=0,
-                prefill_tok=new,
-                prefill_pos=(s.isl * (s.isl - 1) - s.cached_tok * (s.cached_tok - 1)) // 2,
-                busy=-1 - number,
-            )
-        )
+        whole = replace(batching, seats=None)
+        lone = Cluster(at_s=s.first_s, firsts=[0])
+        parts = _parts([lone], [s], before=[0], batching=whole, last_tok=-1.0)
+        found.append(Observation(time_s=seconds, parts=parts, busy=-1 - number))
     return found
