@@ -68,15 +68,28 @@ class Prepared:
     start_ns: int = 0
 
 
-def measure(endpoint: Endpoint, workload: Workload, options: Options) -> Run:
+def measure(
+    endpoint: Endpoint,
+    workload: Workload,
+    options: Options,
+    *,
+    requests: Sequence[Request] | None = None,
+    known: Prepared | None = None,
+) -> Run:
     """The run of `workload` on `endpoint`, kept in `options.out` row by row.
+
+    `requests` are sent instead of the workload's own schedule (the workload still says closed or open loop); `known` is
+    what an earlier `prepare` learned of the endpoint, which is then not asked again.
 
     Raises CannotMeasure where the first request shows that there is nothing to measure; KeyboardInterrupt is passed on
     after what was measured is on disk with its header.
     """
-    requests = schedule(workload)
+    requests = schedule(workload) if requests is None else tuple(requests)
     start_ns = monotonic_ns()
-    prepared = prepare(endpoint, workload, requests, options, start_ns)
+    if known is None:
+        prepared = prepare(endpoint, workload, requests, options, start_ns)
+    else:
+        prepared = replace(known, rows=[], start_ns=start_ns)
     header = _header(prepared, workload, requests)
     with RunWriter(options.out, header, resume=options.resume) as writer:
         done: frozenset[str] = frozenset()
