@@ -1,7 +1,7 @@
 """How long one engine step takes, in seconds: memory, compute and overhead.
 
     t = const + per_seq*S + per_prefill_tok*P + per_prefill_pos*X + per_kv_tok*K + link
-        + ( weights(T)^p + (compute_per_tok*T)^p )^(1/p) + bend(T) + change
+        + ( weights(T)^p + (compute_per_tok*T + compute_per_seq*S)^p )^(1/p) + bend(T) + change
 
 with S decoding sequences, P prompt tokens computed in this step, X the sum of their positions (the quadratic part of
 attention), K the KV tokens that the decodes read, and T = P + S tokens in all. weights(T) is the time to stream the
@@ -40,6 +40,8 @@ class StepTime:
     """Experts per token over experts, k/N."""
     compute_per_tok_s: float = 0.0
     """Linear-layer arithmetic of one token at the achievable peak."""
+    compute_per_seq_s: float = 0.0
+    """Arithmetic of the output head for one decoding sequence, overlapped like the rest; 0 in a fitted form."""
     p_norm: float = 2.0
     """How memory and compute overlap: infinity is a hard maximum, 1 is a sum; GEMMs measure at 1.5 to 2."""
     link_s: float = 0.0
@@ -79,7 +81,7 @@ def step_s(
         return 0.0
     distinct = 1.0 - (1.0 - step.expert_active_frac) ** tokens
     weights = step.weight_read_s + step.expert_read_s * distinct
-    compute = step.compute_per_tok_s * tokens
+    compute = step.compute_per_tok_s * tokens + step.compute_per_seq_s * seqs
     overlap = p_sum(weights, compute, step.p_norm)
     return (
         step.const_s
