@@ -1,6 +1,5 @@
 """Memory: the acceptance numbers, the engine's own block count, and what never may happen."""
 
-import doctest
 from dataclasses import replace
 
 import pytest
@@ -22,13 +21,6 @@ from servefit.physics.memory import (
 from servefit.units import GIB
 
 LLAMA = find_model("llama-3.1-8b")
-
-
-def test_doctests():
-    """The examples in the docstrings hold."""
-    from servefit.facts import precisions
-
-    assert doctest.testmod(memory).failed == 0 and doctest.testmod(precisions).failed == 0
 
 
 def test_e1_to_e3_bytes_of_a_conversation():
