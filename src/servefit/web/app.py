@@ -1,0 +1,66 @@
+"""The page: Starlette, rendered on the server, on the user's own folder of runs, plans and decisions."""
+
+from collections.abc import Collection
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from servefit.errors import ServefitError
+from servefit.units import fmt, fmt_bytes, fmt_percent, fmt_s
+from servefit.web import drill, overview
+from servefit.web.desk import Desk
+from servefit.web.guard import Guard
+
+HERE = Path(str(files("servefit.web")))
+VENDOR = Path(str(files("servefit.charts"))) / "vendor"
+
+
+def create_app(folder: Path, *, hosts: Collection[str], token: str | None = None) -> Starlette:
+    """The application over `folder`, answering only at `hosts` (host:port), with a token where it faces the LAN."""
+    templates = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {"num": fmt, "sec": fmt_s, "bytes": fmt_bytes, "percent": fmt_percent}
+    desk = Desk(folder=folder, templates=templates)
+    app = Starlette(
+        routes=[
+            *overview.routes(),
+            *drill.routes(),
+            Route("/health", _health),
+            Mount("/static/vendor", StaticFiles(directory=VENDOR)),
+            Mount("/static", StaticFiles(directory=HERE / "static")),
+        ],
+        middleware=[Middleware(Guard, hosts=hosts, token=token)],
+        exception_handlers={ServefitError: _sentence, 404: _missing},
+    )
+    app.state.desk = desk
+    return app
+
+
+async def _health(_: Request) -> Response:
+    return Response("ok\n", media_type="text/plain")
+
+
+async def _sentence(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ServefitError), "only our own errors come here"
+    return _trouble(request, 400, error.message, error.hint)
+
+
+async def _missing(request: Request, _: Exception) -> Response:
+    return _trouble(request, 404, f"There is no page {request.url.path}.", "The menu above has them all.")
+
+
+def _trouble(request: Request, status: int, message: str, hint: str) -> Response:
+    desk: Desk = request.app.state.desk
+    return desk.page(request, "trouble.html", title="Something is wrong", status=status, message=message, hint=hint)
