@@ -1,0 +1,145 @@
+"""servefit decide: write the decision up, every number bound to where it came from."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import click
+
+from servefit import __version__
+from servefit.cli.show import emit_json, plain, table
+from servefit.errors import ServefitError
+
+
+@click.command(name="decide")
+@click.argument("source", metavar="PLAN", type=click.Path(path_type=Path))
+@click.option(
+    "--candidate", "candidates", multiple=True, metavar="ID", help="Which configuration; default: the plan's pick."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="The file to write; default decision.md beside the plan.")
+@click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path), help="A measured run to set beside it.")
+@click.option("--bundle", type=click.Path(path_type=Path), help="Also everything it rests on, as a folder or a .zip.")
+@click.option("--despite", default="", metavar="REASON", help="Take a configuration that does not pass, and say why.")
+@click.option("--decider", "deciders", multiple=True, metavar="NAME", help="Who decides; may be given several times.")
+@click.option("--assume", "own", multiple=True, metavar="TEXT", help="Your own assumption about the real service.")
+@click.option("--status", type=click.Choice(["proposed", "accepted"]), default="proposed", show_default=True)
+@click.option("--date", metavar="YYYY-MM-DD", help="The date of the decision; default today.")
+@click.option("--force", is_flag=True, help="Write over a decision that is there.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(**said: Any) -> None:
+    """Write the decision up: Decision, Evidence, Assumptions, Trade-offs, What would change it.
+
+    PLAN is a plan.json. Of a decision.md that is written already, --bundle makes a bundle.
+    """
+    source: Path = said["source"]
+    if source.suffix == ".md":
+        path = source
+        if not said["bundle"]:
+            raise ServefitError(
+                f"{source} is a decision already.", hint="Say --bundle, or check it with servefit verify."
+            )
+        notes: tuple[str, ...] = ()
+    else:
+        path, notes = _write(said)
+    _also(path, said)
+    _say(path, said, notes)
+
+
+def _write(said: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
+    from servefit.decide.bundle import inputs_of, name_runs
+    from servefit.decide.choice import choose
+    from servefit.decide.quantities import Ledger, Measured
+    from servefit.decide.writeup import Choices, write
+    from servefit.files import write_text
+    from servefit.plan.files import load_plan
+    from servefit.records import load_run
+
+    if len(said["candidates"]) > 1:
+        raise ServefitError(
+            f"A decision is exactly one configuration, not {len(said['candidates'])}.", hint="Name one."
+        )
+    source: Path = said["source"]
+    plan = load_plan(source)
+    candidate = choose(plan, next(iter(said["candidates"]), None), despite=said["despite"])
+    home = source if source.is_dir() else source.parent
+    path: Path = said["out"] or home / "decision.md"
+    if path.is_dir():
+        path /= "decision.md"
+    if path.exists() and not said["force"]:
+        raise ServefitError(
+            f"{path} is there already, and may have been edited.", hint="Name another with --out, or say --force."
+        )
+    named = name_runs(said["runs"])
+    runs = tuple(Measured(name=name, label=f"run {name}", run=load_run(folder)) for name, folder in named.items())
+    inputs, notes = inputs_of(plan, source, named, path.parent)
+    ledger = Ledger(plan=plan, candidate=candidate, label=inputs[0].path, runs=runs)
+    choices = Choices(
+        date=_date(said["date"]),
+        tool_version=__version__,
+        status=said["status"],
+        deciders=said["deciders"],
+        despite=said["despite"],
+        own=said["own"],
+    )
+    write_text(path, write(ledger, inputs, choices))
+    return path, notes
+
+
+def _date(text: str | None) -> str:
+    if text is None:
+        return dt.datetime.now(tz=dt.UTC).date().isoformat()
+    try:
+        return dt.date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise ServefitError(f"'{text}' is no date.", hint="Write it as 2026-11-30.") from None
+
+
+def _also(path: Path, said: dict[str, Any]) -> None:
+    if said["bundle"]:
+        from servefit.decide.bundle import make_bundle, write_folder, write_zip
+        from servefit.decide.decision import load_decision
+
+        bundle = make_bundle(load_decision(path), path, tool_version=__version__)
+        (write_zip if said["bundle"].suffix.lower() == ".zip" else write_folder)(bundle, said["bundle"])
+
+
+def _say(path: Path, said: dict[str, Any], notes: tuple[str, ...]) -> None:
+    from servefit.decide.verify import verify
+    from servefit.decide.writeup import spelled
+
+    report = verify(path)
+    assert report.ledger is not None, f"{path} was written from a plan that was just read"
+    ledger = report.ledger
+    axes = ("model", "device", "policy", "seats", "precision", "kv_bits", "budget", "tp", "replicas")
+    if said["as_json"]:
+        emit_json({
+            "schema_version": 1,
+            "decision": path,
+            "status": report.decision.front.status,
+            "candidate": ledger.candidate.id,
+            "configuration": {name: ledger.value(name) for name in axes},
+            "verdict": ledger.value("verdict"),
+            "checks": [c.name for c in ledger.candidate.checks],
+            "bound": report.checked,
+            "findings": report.findings,
+            "html": said["html"],
+            "bundle": said["bundle"],
+            "notes": notes,
+        })  # fmt: skip
+        return
+    c = ledger.candidate
+    click.echo(
+        f"{path}: {plain(c.model)} on {plain(c.device)}, {c.policy}, {c.seats} seats: {ledger.value('verdict')}."
+    )
+    rows = [[k.label, *(_cell(spelled(q)) for part in ("target", "value", "margin", "verdict")
+                       if (q := ledger.find(f"{k.name}.{part}")))] for k in c.checks]  # fmt: skip
+    table(("check", "target", "value", "margin", "verdict"), rows, right=(1, 2, 3))
+    for note in (*notes, *(f.message for f in report.findings)):
+        click.echo(f"note: {plain(note)}")
+    for what in filter(None, (said["bundle"],)):
+        click.echo(f"wrote {what}")
+    click.echo(f"{report.checked} numbers and words are bound to the plan. next: servefit verify {path}")
+
+
+def _cell(text: str) -> str:
+    return text.strip("`")

@@ -1,0 +1,178 @@
+"""What would change it: an expression over a run's figures, evaluated on a run of the real system.
+
+    ttft.p99 > ttft.target or failed.share > 1%
+
+Names are those of `quantities` (the run's own figures, `gap.` against the prediction, and `CHECK.target`); a literal has
+the unit of what it is compared with. Nothing is ever executed.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from servefit.decide.decision import Binding, Decision
+from servefit.decide.quantities import Ledger, Measured, Quantity
+from servefit.decide.written import NUMBER, SAID, UNITS, parse_quantity
+from servefit.errors import CannotMeasure, ServefitError
+from servefit.expressions import evaluate, names_in
+
+MARK = "overturns"
+"""`EXPRESSION`<!--overturns--> is how the file says what overturns it."""
+
+_LITERAL = re.compile(rf"(?<![\w.]){NUMBER}(?P<space> ?)(?P<unit>[A-Za-zµμ%×][A-Za-zµμ%×/]*)?(?![\w.])")
+_WORDS = frozenset({"and", "or", "not"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One expression on one run."""
+
+    expression: str
+    line: int
+    holds: bool
+    """Whether it is met, which overturns the decision."""
+    values: tuple[tuple[str, float, str], ...]
+    """The (name, value, dimension) of what it used."""
+
+
+def expressions(decision: Decision) -> tuple[Binding, ...]:
+    """The bindings of what overturns the decision, in the order of the file."""
+    return tuple(b for b in decision.bindings if b.name == MARK)
+
+
+def vocabulary(ledger: Ledger, run: str | None) -> dict[str, Quantity]:
+    """The quantities that an expression may use: a run's figures (the prediction's where `run` is None), and targets."""
+    base = ledger.scope("")
+    targets = {name: q for name, q in base.items() if name.endswith(".target") and not name.startswith("range.")}
+    if run is None:
+        figures = {
+            n: q for n, q in base.items() if n.startswith(("ttft.", "tpot.", "itl.", "e2e.", "goodput.", "failed"))
+        }
+        more = {n: base[n] for n in ("n", "ok", "output.rate", "throughput", "duration") if n in base}
+        gaps = {
+            f"gap.{n}": Quantity(name=f"gap.{n}", value=0.0, dim="frac", formula="")
+            for n, q in (figures | more).items()
+            if q.dim != "text"
+        }
+        return gaps | figures | more | targets
+    return dict(ledger.scope(f"run/{run}")) | targets
+
+
+def evaluate_on(text: str, words: Mapping[str, Quantity]) -> tuple[bool, tuple[tuple[str, float, str], ...]]:
+    """Whether the expression holds, and the values it used.
+
+    Raises ServefitError where it is none, or compares a time with a share; CannotMeasure where a value was not observed.
+    """
+    plain, literals = _with_names(text)
+    used = [name for name in names_in(plain) if name not in literals]
+    known = {name: q for name, q in words.items() if q.dim != "text"}
+    for name in used:
+        if name in known and known[name].value is None:
+            raise CannotMeasure(f"'{text}' cannot be decided: nothing was observed of {name}.", hint="Measure it.")
+    values = {name: float(q.value) for name, q in known.items() if isinstance(q.value, int | float)}
+    dims = {name: q.dim for name, q in known.items()} | {name: dim for name, (_, dim) in literals.items()}
+    result = evaluate(plain, values | {name: value for name, (value, _) in literals.items()})
+    if not isinstance(result, bool):
+        raise ServefitError(f"'{text}' is a number, not a comparison.", hint="Write something like ttft.p99 > 0.1 s.")
+    _check_dims(ast.parse(plain.strip(), mode="eval").body, dims, text)
+    return result, tuple((name, values[name], dims[name]) for name in used)
+
+
+def _with_names(text: str) -> tuple[str, dict[str, tuple[float, str]]]:
+    """The expression with every literal that has a unit replaced by a name of its own; name -> (value, dimension)."""
+    literals: dict[str, tuple[float, str]] = {}
+
+    def swap(match: re.Match[str]) -> str:
+        unit = (match.group("dollar") or "") + (match.group("unit") or "")
+        if not unit or unit in _WORDS:
+            return match.group()
+        for dim in UNITS:
+            if unit in UNITS[dim]:
+                name = f"literal_{len(literals)}"
+                sign = match.group("sign") or ""
+                literals[name] = (
+                    parse_quantity(match.group().removeprefix(sign), dim),
+                    "ratio" if dim == "frac" else dim,
+                )
+                return f"{sign}{name}"
+        raise ServefitError(f"'{text}' has the unit '{unit}', which is none.", hint="Use ms, s, %, req/s, tok/s.")
+
+    return _LITERAL.sub(swap, text), literals
+
+
+_SHARES = frozenset({"frac", "ratio"})
+_NUMBERS = frozenset({"count", "plain", "frac", "ratio", "tok"})
+"""What may be compared with a number that has no unit."""
+
+
+def _check_dims(node: ast.AST, dims: Mapping[str, str], text: str) -> None:
+    for compare in (n for n in ast.walk(node) if isinstance(n, ast.Compare)):
+        sides = [_dim(side, dims) for side in (compare.left, *compare.comparators)]
+        for a, b in pairwise(sides):
+            if "" in (a, b) or a == b or {a, b} <= _SHARES:
+                continue
+            if None in (a, b) and (a or b) in _NUMBERS:
+                continue
+            raise ServefitError(
+                f"'{text}' compares a {SAID.get(a or 'plain', a)} with a {SAID.get(b or 'plain', b)}.",
+                hint="Give the literal a unit, such as 0.1 s.",
+            )
+
+
+def _dim(node: ast.AST, dims: Mapping[str, str]) -> str | None:
+    """The dimension of a side; None for a number without a unit, "" where it is a mixture that is not checked."""
+    match node:
+        case ast.Constant():
+            return None
+        case ast.Name() | ast.Attribute():
+            return dims.get(ast.unparse(node), "")
+        case ast.UnaryOp():
+            return _dim(node.operand, dims)
+        case ast.BinOp(op=ast.Add() | ast.Sub()):
+            a, b = _dim(node.left, dims), _dim(node.right, dims)
+            return a if a == b else ""
+        case ast.BinOp(op=ast.Mult() | ast.Div()):
+            a, b = _dim(node.left, dims), _dim(node.right, dims)
+            return a if b in (None, "ratio", "frac") else b if a in (None, "ratio", "frac") else ""
+        case _:
+            return ""
+
+
+def hold_against(decision: Decision, ledger: Ledger, measured: Measured) -> tuple[Outcome, ...]:
+    """Every expression of the decision, evaluated on the run (which the ledger knows by its name)."""
+    words = vocabulary(ledger, measured.name)
+    found = []
+    for binding in expressions(decision):
+        holds, values = evaluate_on(binding.written.text, words)
+        found.append(Outcome(expression=binding.written.text, line=binding.line, holds=holds, values=values))
+    return tuple(found)
+
+
+def refuse_unfit(ledger: Ledger, measured: Measured) -> tuple[str, ...]:
+    """Notes on how far the run speaks about the decision. Raises CannotMeasure where it does not at all.
+
+    A run of another policy or batch limit, a simulated run, and one that its own findings call invalid say nothing.
+    """
+    header, decided = measured.run.header, ledger.candidate
+    if header.kind != "measured":
+        raise CannotMeasure(f"{measured.label} is a simulated run.", hint="Hold the decision against a measured one.")
+    if header.verdict == "invalid":
+        why = next((f.message for f in header.findings if f.level == "invalid"), "see its findings")
+        raise CannotMeasure(f"{measured.label} is not valid: {why}", hint="Measure again.")
+    if not measured.run.load_rows:
+        raise CannotMeasure(f"{measured.label} holds no request that counts.", hint="Measure again.")
+    for name, ours in (("policy", decided.policy), ("seats", decided.seats)):
+        theirs = header.engine.get(name)
+        if theirs is not None and theirs != ours:
+            raise CannotMeasure(
+                f"{measured.label} ran with {name} {theirs}, the decision is {ours}: it says nothing about it.",
+                hint="Measure the engine with the decided configuration.",
+            )
+    notes = []
+    if header.workload_sha256 != ledger.plan.workload_sha256:
+        notes.append("The run's workload is not the plan's: the comparison is of two different loads.")
+    if header.verdict == "suspect":
+        notes.append("The run is suspect by its own findings.")
+    return tuple(notes)

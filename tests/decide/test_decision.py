@@ -1,0 +1,149 @@
+"""The decision file: front matter, sections, bindings and bare numbers."""
+
+import pytest
+
+from decide.case import make_case
+from servefit.decide.decision import load_decision, numbers_in, parse_decision
+from servefit.errors import ServefitError
+
+FRONT = """---
+status: proposed
+date: 2026-11-30
+deciders: [Ada]
+servefit:
+  schema: 1
+  version: "0"
+  candidate: a
+  seed: 1
+  inputs:
+    - {role: plan, path: plan.json, sha256: abc}
+---
+"""
+
+
+def parse(body: str):
+    """A decision with a front matter that is in order."""
+    return parse_decision(FRONT + body, where="d.md")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("# Notes\n", "no front matter"),
+        ("---\nstatus: x\n", "no closing line"),
+        ("---\ntitle: a\n---\n", "no 'servefit' table"),
+        ("---\n- a\n---\n", "no 'servefit' table"),
+        ("---\na: [1\n---\n", "not YAML"),
+        ("---\na: &x [1]\nb: *x\n---\n", "YAML alias"),
+        ("---\n" + "[" * 5000 + "\n---\n", "front matter"),
+        ("---\na: " + "x" * 300_000 + "\n---\n", "300,0"),
+        ("---\na: !!python/object/apply:os.system ['echo']\n---\n", "not YAML"),
+        (FRONT.replace("schema: 1", "schema: 99"), "schema version 99"),
+        (FRONT.replace("schema: 1", "schema: one"), "'one'"),
+        (FRONT.replace("status: proposed", "status: done"), "'done'"),
+        (FRONT.replace("status: proposed\n", ""), "status is missing"),
+        (FRONT.replace("deciders: [Ada]", "deciders: Ada"), "deciders is 'Ada'"),
+        (FRONT.replace("seed: 1", "seed: x"), "seed is 'x'"),
+        (FRONT.replace("role: plan", "role: run"), "names no plan"),
+        (FRONT.replace("role: plan", "role: spoon"), "'spoon'"),
+        (FRONT.replace("sha256: abc", "sha: abc"), "sha256 is missing"),
+    ],
+)
+def test_a_broken_front_matter_is_one_sentence(text, said):
+    """What is wrong is said with its value, and nothing is executed or expanded."""
+    with pytest.raises(ServefitError, match=r"d\.md") as caught:
+        parse_decision(text, where="d.md")
+    assert said in caught.value.message
+    assert caught.value.exit_code == 2
+    assert "\n" not in caught.value.message
+
+
+def test_keys_of_others_are_left_alone():
+    """MADR's own keys and a date that YAML reads as one do no harm."""
+    text = FRONT.replace("status: proposed", "status: accepted\nconsulted: [Bob]\ntags:\n  - a")
+    front = parse_decision(text, where="d.md").front
+    assert (front.status, front.date, front.plan.path) == ("accepted", "2026-11-30", "plan.json")
+
+
+def test_bindings_are_found_in_prose_and_tables_and_not_in_code():
+    """A comment right behind a number or word binds it; one in a code block, or after a space, does not."""
+    decision = parse(
+        "## Evidence\n\n| a | **105 ms**<!--ttft.p99--> |\n|---|---|\n\n`x`<!--device--> and <!-- a note with 5 in it -->\n\n"
+        "```\n5 ms<!--no-->\n```\n\n    7 ms<!--no-->\n"
+    )
+    assert [(b.name, b.written.text, b.section) for b in decision.bindings] == [
+        ("ttft.p99", "105 ms", "Evidence"),
+        ("device", "x", "Evidence"),
+    ]
+    assert not decision.bare
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "on 2026-11-30, at 12:30, in November 2026, on 3 Nov 2026 and in Q3 2026",
+        "p99 of llama-3.1-8b on H100 with bf16, GPT-4 and v0.1.2",
+        "version 1.2.3 of issue #12",
+        "`servefit -n 200` and ``a ` 5``",
+        "[text](https://example.org/2024/7) <https://a.org/9> https://b.org/8",
+        "1. first\n2. second",
+        "<!-- 5 of\nmany 7 lines\n--> words",
+        "> 5 GB/s, says the vendor.<!--quoted: ACME datasheet, 2026-01-->",
+        "they claim 3,350 GB/s<!--quoted: NVIDIA H100 datasheet, 2024-07-->",
+    ],
+)
+def test_what_is_no_bare_number(line):
+    """Dates, names, code, links, list marks and quotations with their source are not findings."""
+    assert not parse("## Decision\n\n" + line + "\n").bare
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("it takes 105 ms", "105 ms"),
+        ("it takes 105ms.", "105ms"),
+        ("| 7 |", "7"),
+        ("it is 1.38× slower", "1.38×"),
+        ("-3%", "-3%"),
+        ("$5", "$5"),
+        ("4-bit", "4"),
+        ("# Serve on 8 devices", "8 devices"),
+        ("in 2 weeks", "2 weeks"),
+        ("> 5 GB/s, says the vendor.", "5 GB/s"),
+        ("<b>5</b>", "5"),
+        ("105 ms <!--ttft.p99-->", "105 ms"),
+        ("they claim 3,350 GB/s<!--quoted: NVIDIA-->", "3,350 GB/s"),
+        ("they claim 3,350 GB/s<!--quoted: 2024-->", "3,350 GB/s"),
+    ],
+)
+def test_what_is_a_bare_number(line, text):
+    """A number that nothing vouches for is found, wherever it stands."""
+    assert text in [bare.text for bare in parse("## Decision\n\n" + line + "\n").bare]
+
+
+def test_line_numbers_and_offsets_are_those_of_the_file():
+    """A binding's line and offset point at what is written, with Windows line ends as well."""
+    for end in ("\n", "\r\n"):
+        text = (FRONT + "\n# T\n\n## Decision\n\n16<!--seats--> seats\n").replace("\n", end)
+        decision = parse_decision(text, where="d.md")
+        [binding] = decision.bindings
+        assert text.split("\n")[binding.line - 1].startswith("16<!--")
+        start = binding.offset + binding.written.start
+        assert text[start : start + 2] == "16"
+        assert [s.title for s in decision.sections] == ["Decision"]
+
+
+def test_the_written_file_is_in_order(tmp_path):
+    """The generated file has the five sections in order, hundreds of bound numbers and no bare one."""
+    decision = load_decision(make_case(tmp_path))
+    assert [s.title for s in decision.sections] == [
+        "Decision", "Evidence", "Assumptions", "Trade-offs", "What would change it",
+    ]  # fmt: skip
+    assert len(decision.bindings) > 150
+    assert not decision.bare
+
+
+def test_numbers_in_a_sentence_come_with_their_unit():
+    """A unit is taken along, another word is not."""
+    found = [w.text for _, w in numbers_in("Answers of 256 tokens, 1.5 times as long at 4.5 req/s and 20% of p99")]
+    assert found == ["256 tokens", "1.5", "4.5 req/s", "20%"]
