@@ -157,7 +157,10 @@ def _openai_usage(usage: dict[str, Any], reply: Reply) -> None:
 
 
 def _llama_timings(timings: dict[str, Any], reply: Reply) -> None:
-    """llama.cpp's own times, on its last event (or on each with `timings_per_token`)."""
+    """llama.cpp's own times, on its last event (or on each with `timings_per_token`), and those of the embedded server."""
+    for name in ("queue_s", "prefill_s", "decode_s"):
+        if (value := seconds(timings.get(name), 1.0)) is not None:
+            reply.server[name] = value
     for key, name in (("prompt_ms", "prefill_s"), ("predicted_ms", "decode_s")):
         if (value := seconds(timings.get(key), 1e3)) is not None:
             reply.server[name] = value
