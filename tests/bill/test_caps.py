@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from servefit.bill.caps import Guard, ledger_path, spent_usd
+from servefit.bill.caps import Guard, Limits, ledger_path, spent_usd
 from servefit.bill.cost import TokenPrice
 from servefit.cli.bill import command
 from servefit.errors import AnswerIsNo, ServefitError
@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 def guard(path: Path, cap: float | None = 1.0, now: datetime = NOW) -> Guard:
     """A guard on this ledger."""
-    return Guard(path, PRICE, cap_usd=cap, now=lambda: now)
+    return Guard(path, PRICE, Limits(usd_per_month=cap), now=lambda: now)
 
 
 def row(**over: object) -> RequestRecord:
@@ -55,7 +55,7 @@ def test_stops_before_the_cap(tmp_path: Path):
             g.settle(str(sent), row())
             sent += 1
         assert sent == 5
-        assert g.spent_usd == pytest.approx(0.010)
+        assert g.spent_usd("month") == pytest.approx(0.010)
 
 
 def test_in_flight_counts_at_its_worst(tmp_path: Path):
@@ -96,18 +96,29 @@ def test_counts_across_restarts(tmp_path: Path):
         g.settle("a", row(osl=250))
         g.may_send("b", isl=1000, osl=500)
     with guard(tmp_path / "l") as g:
-        assert g.spent_usd == pytest.approx(0.0015 + 0.002)
+        assert g.spent_usd("month") == pytest.approx(0.0015 + 0.002)
         g.may_send("a", isl=1000, osl=500)  # the same row id in another run is another request
-        assert g.spent_usd == pytest.approx(0.0015 + 0.004)
+        assert g.spent_usd("month") == pytest.approx(0.0015 + 0.004)
     assert spent_usd(tmp_path / "l", NOW, "month") == pytest.approx(0.0055)
 
 
 def test_a_new_month_starts_at_nothing(tmp_path: Path):
-    """The monthly cap counts this month only; the total cap everything."""
+    """A monthly cap counts this month only, a daily one today, a cap a run nothing of other runs."""
     with guard(tmp_path / "l", now=datetime(2026, 10, 31, 23, tzinfo=UTC)) as g:
         g.may_send("old", isl=1000, osl=500)
     assert spent_usd(tmp_path / "l", NOW, "month") == 0
-    assert spent_usd(tmp_path / "l", NOW, "total") == pytest.approx(0.002)
+    with guard(tmp_path / "l", now=datetime(2026, 11, 29, 23, tzinfo=UTC)) as g:
+        g.may_send("yesterday", isl=1000, osl=500)
+    with guard(tmp_path / "l") as g:
+        assert [g.spent_usd(p) for p in ("run", "day", "month")] == [0, 0, pytest.approx(0.002)]
+
+
+def test_the_tightest_cap_binds(tmp_path: Path):
+    """Of three caps the one that leaves least stops the run, and is the one that is named."""
+    limits = Limits(usd_per_run=0.003, usd_per_day=1.0, usd_per_month=10.0)
+    with Guard(tmp_path / "l", PRICE, limits, now=lambda: NOW) as g:
+        assert g.estimate(n=2, isl=1000, osl=500).period == "run"
+        assert [g.may_send(str(i), isl=1000, osl=500) for i in range(2)] == [True, False]
 
 
 def test_a_torn_line_is_mended_and_damage_is_not_ignored(tmp_path: Path):
@@ -117,7 +128,7 @@ def test_a_torn_line_is_mended_and_damage_is_not_ignored(tmp_path: Path):
     with (tmp_path / "l").open("ab") as file:
         file.write(b'{"at": "2026-')
     with guard(tmp_path / "l") as g:
-        assert g.spent_usd == pytest.approx(0.002)
+        assert g.spent_usd("month") == pytest.approx(0.002)
         g.may_send("b", isl=1000, osl=500)
     assert spent_usd(tmp_path / "l", NOW, "month") == pytest.approx(0.004)
     (tmp_path / "l").write_text('garbage\n{"at":"2026-11-30T00:00:00+00:00","id":"x","usd":1}\n', encoding="utf-8")
@@ -142,7 +153,7 @@ def test_one_capped_run_at_a_time(tmp_path: Path):
 def test_no_output_price_no_cap(tmp_path: Path):
     """Without an output price the worst case is not known, so nothing is sent."""
     with (
-        Guard(tmp_path / "l", TokenPrice(input_usd_per_mtok=1.0), cap_usd=1.0) as g,
+        Guard(tmp_path / "l", TokenPrice(input_usd_per_mtok=1.0), Limits(usd_per_run=1.0)) as g,
         pytest.raises(ServefitError, match="output price"),
     ):
         g.may_send("a", isl=1, osl=1)

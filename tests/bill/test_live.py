@@ -207,7 +207,13 @@ def test_a_key_is_never_sent_in_the_clear():
 
 
 @pytest.mark.parametrize(
-    "bad", ["[bill]\ncap_usd = -1", "[bill]\ncap = 3", '[[bill.accounts]]\nprovider = "aws"', "[bill]\ncap_usd = nan"]
+    "bad",
+    [
+        "[bill.usd_per_hour]\nX = -1",
+        "[bill]\ncap = 3",
+        '[[bill.accounts]]\nprovider = "aws"',
+        "[bill.usd_per_hour]\nX = nan",
+    ],
 )
 def test_a_faulty_file_is_named(bad: str):
     """A misspelt key, a negative cap and an unknown provider are one sentence each."""

@@ -19,7 +19,25 @@ from servefit.bill.cost import Shape, TokenPrice, by_tokens
 from servefit.errors import AnswerIsNo, ServefitError
 from servefit.records import RequestRecord
 
-Period = Literal["day", "month", "total"]
+Period = Literal["run", "day", "month"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What may be spent, in US dollars, by one run, in a day and in a month (UTC). None is no limit."""
+
+    usd_per_run: float | None = None
+    usd_per_day: float | None = None
+    usd_per_month: float | None = None
+
+    def by_period(self) -> dict[Period, float]:
+        """The limits that are set."""
+        every: dict[Period, float | None] = {
+            "run": self.usd_per_run,
+            "day": self.usd_per_day,
+            "month": self.usd_per_month,
+        }
+        return {period: usd for period, usd in every.items() if usd is not None}
 
 
 def ledger_path(env: dict[str, str] | None = None) -> Path:
@@ -32,15 +50,15 @@ def ledger_path(env: dict[str, str] | None = None) -> Path:
 
 
 def in_period(at: str, now: datetime, period: Period) -> bool:
-    """Whether a moment (ISO 8601, UTC) lies in the running day or month; always, for "total".
+    """Whether a moment (ISO 8601, UTC) lies in the running day or month; never, for "run" (another run's).
 
     >>> in_period("2026-11-30T10:00:00+00:00", datetime(2026, 11, 30, 23, tzinfo=UTC), "day")
     True
     >>> in_period("2026-10-31T10:00:00+00:00", datetime(2026, 11, 1, tzinfo=UTC), "month")
     False
     """
-    if period == "total":
-        return True
+    if period == "run":
+        return False
     then = datetime.fromisoformat(at).astimezone(UTC)
     today = now.astimezone(UTC)
     return (then.year, then.month) == (today.year, today.month) and (period == "month" or then.day == today.day)
@@ -96,34 +114,35 @@ def worst_usd(price: TokenPrice, *, isl: int, osl: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a run would cost at most, beside what the cap leaves."""
+    """What a run would cost at most, beside the limit that leaves least."""
 
     n: int
     usd: float
+    period: Period | None
+    """Whose limit leaves least; None where none is set."""
+    limit_usd: float | None
     spent_usd: float
-    cap_usd: float | None
+    """Used of that limit so far."""
 
     @property
     def fits(self) -> bool:
-        """Whether the whole run stays within the cap."""
-        return self.cap_usd is None or self.spent_usd + self.usd <= self.cap_usd
+        """Whether the whole run stays within every limit."""
+        return self.limit_usd is None or self.spent_usd + self.usd <= self.limit_usd
 
     @property
     def sentence(self) -> str:
         """The estimate in one sentence."""
         at_most = f"{self.n:,} requests cost ${self.usd:.4f} at most"
-        if self.cap_usd is None:
-            return f"{at_most}; no cap is set (cap_usd under [bill] in servefit.toml)."
-        left = self.cap_usd - self.spent_usd
-        return (
-            f"{at_most}; ${self.spent_usd:.4f} of the cap of ${self.cap_usd:.2f} is used, ${max(left, 0):.4f} is left."
-        )
+        if self.limit_usd is None:
+            return f"{at_most}; no cap is set ([caps] in servefit.toml)."
+        left = max(self.limit_usd - self.spent_usd, 0.0)
+        return f"{at_most}; of the cap of ${self.limit_usd:.2f} a {self.period} ${self.spent_usd:.4f} is used, ${left:.4f} is left."
 
 
 class Guard:
-    """Keeps a run under the cap: `require` before it starts, `may_send` before each request, `settle` after it.
+    """Keeps a run under the caps: `require` before it starts, `may_send` before each request, `settle` after it.
 
-    with Guard(ledger_path(), price, cap_usd=20.0, target="fireworks") as guard:
+    with Guard(ledger_path(), price, Limits(usd_per_month=20.0), target="fireworks") as guard:
         guard.require(n=100, isl=6200, osl=300)
         if guard.may_send(row_id, isl=6200, osl=300): ...
         guard.settle(row_id, row)
@@ -133,20 +152,12 @@ class Guard:
         self,
         path: Path,
         price: TokenPrice,
+        limits: Limits,
         *,
-        cap_usd: float | None,
-        period: Period = "month",
         target: str = "",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.path, self.price, self.cap_usd, self.period, self.target, self._now = (
-            path,
-            price,
-            cap_usd,
-            period,
-            target,
-            now,
-        )
+        self.path, self.price, self.limits, self.target, self._now = path, price, limits, target, now
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab+")
@@ -158,37 +169,44 @@ class Guard:
         try:
             _lock(self._file.fileno(), path)
             self._mend()
-            self._usd = {k: usd for k, (at, usd) in _entries(path).items() if in_period(at, now(), period)}
-            self._total = sum(self._usd.values())
-            self._prefix = f"{secrets.token_hex(6)}/"  # row ids repeat from run to run
+            entries = _entries(path).values()
         except BaseException:
             self._file.close()
             raise
+        self._spent: dict[Period, float] = {
+            period: sum(usd for at, usd in entries if in_period(at, now(), period))
+            for period in ("run", "day", "month")
+        }
+        self._open: dict[str, float] = {}
+        self._prefix = f"{secrets.token_hex(6)}/"  # row ids repeat from run to run
 
-    @property
-    def spent_usd(self) -> float:
-        """US dollars used in the period, reservations at their worst case."""
-        return self._total
+    def spent_usd(self, period: Period = "run") -> float:
+        """US dollars used in the period, this run's open requests at their worst case."""
+        return self._spent[period]
 
     def estimate(self, *, n: int, isl: int, osl: int) -> Estimate:
-        """What `n` such requests cost at most, beside what is left."""
+        """What `n` such requests cost at most, beside the limit that leaves least."""
         usd = n * worst_usd(self.price, isl=isl, osl=osl)
-        return Estimate(n=n, usd=usd, spent_usd=self.spent_usd, cap_usd=self.cap_usd)
+        tightest = min(self.limits.by_period().items(), key=lambda item: item[1] - self._spent[item[0]], default=None)
+        if tightest is None:
+            return Estimate(n=n, usd=usd, period=None, limit_usd=None, spent_usd=self._spent["month"])
+        period, limit = tightest
+        return Estimate(n=n, usd=usd, period=period, limit_usd=limit, spent_usd=self._spent[period])
 
     def require(self, *, n: int, isl: int, osl: int) -> Estimate:
-        """The estimate; raises AnswerIsNo where the run would pass the cap."""
+        """The estimate; raises AnswerIsNo where the run would pass a cap."""
         estimate = self.estimate(n=n, isl=isl, osl=osl)
         if not estimate.fits:
             raise AnswerIsNo(
                 f"Over the cap: {estimate.sentence}",
-                hint="Ask for fewer or shorter requests, or raise cap_usd in servefit.toml.",
+                hint="Ask for fewer or shorter requests, or raise [caps] in servefit.toml.",
             )
         return estimate
 
     def may_send(self, key: str, *, isl: int, osl: int) -> bool:
-        """Reserve one request's worst case under `key`; False where it would pass the cap: then do not send it."""
+        """Reserve one request's worst case under `key`; False where it would pass a cap: then do not send it."""
         usd = worst_usd(self.price, isl=isl, osl=osl)
-        if self.cap_usd is not None and self.spent_usd + usd > self.cap_usd:
+        if any(self._spent[period] + usd > limit for period, limit in self.limits.by_period().items()):
             return False
         self._note(key, usd, "reserved")
         return True
@@ -203,7 +221,7 @@ class Guard:
         if refused or row.status == "refused":
             usd = 0.0
         elif isl is None:
-            return self._usd.get(self._prefix + key, 0.0)  # nothing is known: the worst case stays
+            return self._open.get(key, 0.0)  # nothing is known: the worst case stays
         else:
             written = osl if osl is not None else len(row.token_s) if row.chunk_s else (row.osl_asked or 0)
             usd = by_tokens(Shape(isl=isl, osl=written, cached_tok=min(row.cached_tok or 0, isl)), self.price).usd
@@ -215,10 +233,9 @@ class Guard:
         self._file.close()
 
     def _note(self, key: str, usd: float, kind: str) -> None:
-        key = self._prefix + key
         line: dict[str, Any] = {
             "at": self._now().isoformat(),
-            "id": key,
+            "id": self._prefix + key,
             "usd": round(usd, 9),
             "kind": kind,
             "target": self.target,
@@ -231,8 +248,9 @@ class Guard:
                 f"The ledger {self.path} cannot be written: {error.strerror}.",
                 hint="Nothing more is sent: the cap cannot count.",
             ) from None
-        self._total += usd - self._usd.get(key, 0.0)
-        self._usd[key] = usd
+        for period in self._spent:
+            self._spent[period] += usd - self._open.get(key, 0.0)
+        self._open[key] = usd
 
     def _mend(self) -> None:
         """Cut a last line that was torn when a process was killed: its request was never sent."""

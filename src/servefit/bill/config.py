@@ -1,4 +1,4 @@
-"""The [bill] part of servefit.toml: whose accounts to ask, prices nobody publishes, the spend cap.
+"""The [bill] part of servefit.toml: whose accounts to ask, and prices that nobody publishes. Caps are in [caps].
 
 [bill]
 cap_usd = 20.0
@@ -21,13 +21,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from servefit.bill.caps import Limits
 from servefit.bill.cost import TokenPrice
 from servefit.bill.hosted import Ask, CouldNotAsk
 from servefit.bill.providers import PROVIDERS
 from servefit.errors import ServefitError
 from servefit.files import read_toml, structure
+from servefit.measure.settings import find_file, load_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +46,15 @@ class Account:
 class BillConfig:
     """What servefit.toml says about money."""
 
-    cap_usd: float | None = None
-    cap_period: Literal["day", "month", "total"] = "month"
     accounts: tuple[Account, ...] = ()
     usd_per_hour: dict[str, float] = field(default_factory=dict)
     token_prices: dict[str, TokenPrice] = field(default_factory=dict)
 
 
-def load_config(path: Path = Path("servefit.toml")) -> BillConfig:
-    """The [bill] table of the file; the defaults where there is no file or no table. Raises ServefitError for faults."""
-    if not path.exists():
+def load_config(path: Path | None = None) -> BillConfig:
+    """The [bill] table of servefit.toml; the defaults where there is no file or no table. Raises ServefitError for faults."""
+    path = path or find_file()
+    if path is None or not path.exists():
         return BillConfig()
     table = read_toml(path).get("bill", {})
     config = structure(table, BillConfig, where=f"{path} [bill]")
@@ -63,10 +63,9 @@ def load_config(path: Path = Path("servefit.toml")) -> BillConfig:
             raise ServefitError(
                 f"{path}: there is no provider '{account.provider}'.", hint=f"One of {', '.join(PROVIDERS)}."
             )
-    if config.cap_usd is not None and not config.cap_usd >= 0:
-        raise ServefitError(
-            f"{path}: cap_usd = {config.cap_usd} is no amount.", hint="Write for example cap_usd = 20.0."
-        )
+    for name, usd in config.usd_per_hour.items():
+        if not 0 <= usd < 1e6:
+            raise ServefitError(f"{path}: {name} = {usd} is no price.", hint="Write US dollars an hour, e.g. 7.0.")
     return config
 
 
@@ -113,3 +112,15 @@ def make_ask(account: Account, config: BillConfig, env: Mapping[str, str] = os.e
     return Ask(
         provider=account.provider, base_url=url, key=key, account=account.account, usd_per_hour=config.usd_per_hour
     )
+
+
+def load_limits() -> Limits:
+    """The spend caps of [caps]: flag > environment > file, as for every setting. Raises ServefitError for a negative one."""
+    caps = load_settings().caps
+    limits = Limits(usd_per_run=caps.usd_per_run, usd_per_day=caps.usd_per_day, usd_per_month=caps.usd_per_month)
+    for period, usd in limits.by_period().items():
+        if not usd >= 0:
+            raise ServefitError(
+                f"The cap of {usd} a {period} is no amount.", hint="Write for example usd_per_month = 20.0."
+            )
+    return limits

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from servefit.bill.caps import Guard, ledger_path, spent_usd
-from servefit.bill.config import accounts_to_ask, load_config, make_ask
+from servefit.bill.caps import Guard, Limits, ledger_path, spent_usd
+from servefit.bill.config import accounts_to_ask, load_config, load_limits, make_ask
 from servefit.bill.cost import (
     Machine,
     Shape,
@@ -300,10 +300,10 @@ def cap(  # noqa: PLR0917 - click passes them by name
     n: str | None, isl: str | None, osl: str | None, price_in: str | None, price_out: str | None,
         cap_text: str | None, as_json: bool) -> int:  # fmt: skip
     """What the spend cap leaves, what was really used, and whether a run would fit. Exit code 5: it does not."""
-    config = load_config()
-    limit = float(parse_number(cap_text)[0]) if cap_text else config.cap_usd
+    limits = Limits(usd_per_run=float(parse_number(cap_text)[0])) if cap_text else load_limits()
     path = ledger_path()
-    used = spent_usd(path, datetime.now(UTC), config.cap_period)
+    now = datetime.now(UTC)
+    used = {period: spent_usd(path, now, period) for period in ("day", "month")}
     estimate = None
     if n is not None:
         if not (isl and osl and price_in and price_out):
@@ -313,37 +313,46 @@ def cap(  # noqa: PLR0917 - click passes them by name
         price = TokenPrice(
             input_usd_per_mtok=float(parse_number(price_in)[0]), output_usd_per_mtok=float(parse_number(price_out)[0])
         )
-        with Guard(path, price, cap_usd=limit, period=config.cap_period) as guard:
+        with Guard(path, price, limits) as guard:
             estimate = guard.estimate(
                 n=_tokens(n, "n") or 0, isl=_tokens(isl, "isl") or 0, osl=_tokens(osl, "osl") or 0
             )
-    limits, errors = _provider_limits()
-    over = limit is not None and used > limit
+    theirs, errors = _provider_limits()
+    over = [(period, usd) for period, usd in limits.by_period().items() if used.get(period, 0.0) > usd]
     if as_json:
-        emit_json({"cap_usd": limit, "period": config.cap_period, "spent_usd": used, "ledger": path, "estimate": estimate,
-                   "fits": estimate.fits if estimate else not over, "provider_limits": limits, "could_not_ask": errors})  # fmt: skip
+        emit_json({"caps": limits, "spent_usd": used, "ledger": path, "estimate": estimate, "fits": not over and (estimate is None or estimate.fits),
+                   "provider_limits": theirs, "could_not_ask": errors})  # fmt: skip
     else:
-        word = (
-            "no cap is set (cap_usd under [bill] in servefit.toml)"
-            if limit is None
-            else f"of the cap of {_usd(limit, 2)} ({config.cap_period})"
-        )
-        click.echo(f"{_usd(used)} used, {word}. Ledger: {path}")
-        for item in limits:
-            click.echo(
-                f"{item['provider']}/{item['account']}: its own limit {_usd(item['limit_usd'], 2)} a month, {_usd(item['used_usd'], 2)} used"
-            )
-        for text in errors:
-            click.echo(plain(text), err=True)
+        _print_cap(limits, used, path, theirs, errors)
         if estimate:
             click.echo(estimate.sentence)
         click.echo("next: servefit bill live")
-    if over or (estimate and not estimate.fits):
+    if over:
+        period, usd = over[0]
         raise AnswerIsNo(
-            f"Over the cap: {estimate.sentence if estimate else f'{_usd(used)} of {_usd(limit, 2)} is used.'}",
-            hint="Ask for fewer or shorter requests, or raise cap_usd in servefit.toml.",
+            f"Over the cap: {_usd(used[period])} of {_usd(usd, 2)} a {period} is used.",
+            hint="Wait, or raise [caps] in servefit.toml.",
+        )
+    if estimate and not estimate.fits:
+        raise AnswerIsNo(
+            f"Over the cap: {estimate.sentence}",
+            hint="Ask for fewer or shorter requests, or raise [caps] in servefit.toml.",
         )
     return 0
+
+
+def _print_cap(
+    limits: Limits, used: dict[str, float], path: Path, theirs: list[dict[str, Any]], errors: list[str]
+) -> None:
+    click.echo(f"used: {_usd(used['day'])} today, {_usd(used['month'])} this month (UTC). Ledger: {path}")
+    caps = ", ".join(f"{_usd(usd, 2)} a {period}" for period, usd in limits.by_period().items())
+    click.echo(f"caps: {caps or 'none is set ([caps] in servefit.toml)'}")
+    for item in theirs:
+        click.echo(
+            f"{item['provider']}/{item['account']}: its own limit {_usd(item['limit_usd'], 2)} a month, {_usd(item['used_usd'], 2)} used"
+        )
+    for text in errors:
+        click.echo(plain(text), err=True)
 
 
 def _provider_limits() -> tuple[list[dict[str, Any]], list[str]]:

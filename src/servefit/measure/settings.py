@@ -190,7 +190,9 @@ def _parse(text: str, kind: type, path: str, where: str) -> Any:
 
 def _from_table(table: dict[str, Any], file: Path) -> Settings:
     where = str(file)
-    check_keys(table, [f.name for f in fields(Settings) if f.name not in ("origins", "file")] + ["$schema"], where)
+    check_keys(
+        table, [f.name for f in fields(Settings) if f.name not in ("origins", "file")] + ["$schema", "bill"], where
+    )
     plain = {p: table[p] for p in _PLAIN if p in table}
     check_types(plain, Settings, where)
     set_here = list(plain)
