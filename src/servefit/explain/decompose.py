@@ -3,6 +3,7 @@
 From a run (one typical request and one slow one, both real requests) or from numbers that someone typed.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,7 +11,7 @@ from servefit.errors import ServefitError
 from servefit.explain import formulas
 from servefit.explain.features import Reading, fit_reading
 from servefit.explain.formulas import Work, exact_s
-from servefit.records import RequestRecord, Run
+from servefit.records import STATUSES, RequestRecord, Run
 from servefit.stats import percentile, rank
 from servefit.units import fmt, fmt_percent, fmt_s
 
@@ -146,16 +147,19 @@ def _start_parts(seen: Observed) -> tuple[Part, ...]:
 def divide_run(run: Run) -> tuple[Wait, ...]:
     """The waits of the request with the median end-to-end time and of the one at p95, both real requests of the run.
 
-    Raises ServefitError where no request completed with two tokens or more.
+    Raises ServefitError where no request completed with two tokens or more, with what the failures were.
     """
     rows = sorted(
         (r for r in run.load_rows if r.ok and r.tpot_s is not None and r.e2e_s is not None),
         key=lambda r: r.e2e_s or 0.0,
     )
     if not rows:
+        statuses = Counter(r.status for r in run.load_rows)
+        what = ", ".join(f"{n} {status} ({STATUSES.get(status, 'unknown')})" for status, n in statuses.most_common(3))
+        said = next((r.error for r in run.load_rows if r.error), None)
         raise ServefitError(
-            "No request of this run completed with two tokens or more, so there is no wait to divide.",
-            hint="Look at the failures first: servefit measure prints them by status.",
+            f"No request of this run completed with two tokens or more: {what or 'it has no requests'}.",
+            hint=f"The server said: {said[:200]}" if said else "Mend the failures first, and measure again.",
         )
     reading = fit_reading(run)
     typical = rows[rank(50, len(rows)) - 1]
@@ -177,7 +181,7 @@ def observe(row: RequestRecord, reading: Reading | None) -> Observed:
     connect = row.connect_s or 0.0
     if queue is None and reading is not None and row.isl is not None:
         own = row.ttft_s - late - connect
-        expected = reading.expected_s(row.isl)
+        expected = reading.expected_s(row.isl - (row.cached_tok or 0))
         queue, how_queue = max(own - expected, 0.0), f"TTFT beyond {fmt_s(expected)}, {reading.how}"
         if queue < 0.1 * own:
             queue = 0.0  # within what requests differ by anyway

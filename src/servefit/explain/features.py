@@ -119,3 +119,75 @@ def _running(rows: tuple[RequestRecord, ...]) -> tuple[float, int]:
         most = max(most, now)
         before = at
     return (area / busy if busy else 0.0), most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A pause between two chunks of one answer."""
+
+    row: int
+    """Index into Features.rows."""
+    start_s: float
+    end_s: float
+    tok: int
+    """Tokens that the chunk at its end carries."""
+
+    @property
+    def s(self) -> float:
+        """Its length in seconds."""
+        return self.end_s - self.start_s
+
+
+def gaps(features: Features) -> list[Gap]:
+    """Every pause between chunks of the run's completed answers, by end time."""
+    out = []
+    for index, row in enumerate(features.rows):
+        sizes = row.chunk_tok or (1,) * len(row.chunk_s)
+        pairs = zip(row.chunk_s, row.chunk_s[1:], sizes[1:], strict=False)
+        out += [Gap(row=index, start_s=a, end_s=b, tok=k) for a, b, k in pairs]
+    return sorted(out, key=lambda g: g.end_s)
+
+
+def stalls(everything: list[Gap], *, times: float = 5.0, floor_s: float = 0.02) -> list[Gap]:
+    """The pauses that a reader would notice: `times` the typical gap and `floor_s` more than it."""
+    usual = percentile((g.s for g in everything), 50)
+    if usual is None:
+        return []
+    return [g for g in everything if g.s >= max(times * usual, usual + floor_s)]
+
+
+def spearman(xs: list[float], ys: list[float]) -> float:
+    """Rank correlation of two equally long lists, -1 to 1; 0 where one of them does not vary or n < 3.
+
+    >>> spearman([1, 2, 3, 4], [10, 20, 30, 50]), spearman([1, 2, 3], [3, 2, 1])
+    (1.0, -1.0)
+    """
+    if len(xs) < 3:
+        return 0.0
+    a, b = _ranks(xs), _ranks(ys)
+    middle = (len(xs) + 1) / 2
+    top = sum((x - middle) * (y - middle) for x, y in zip(a, b, strict=True))
+    below = (sum((x - middle) ** 2 for x in a) * sum((y - middle) ** 2 for y in b)) ** 0.5
+    return round(top / below, 12) if below else 0.0
+
+
+def _ranks(values: list[float]) -> list[float]:
+    """Ranks from 1, equal values at their mean rank."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    out = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
+            end += 1
+        for position in range(start, end + 1):
+            out[order[position]] = (start + end) / 2 + 1
+        start = end + 1
+    return out
+
+
+def running_at(rows: tuple[RequestRecord, ...], moments: list[float]) -> list[int]:
+    """How many answers were being written at each moment: first token seen, last not yet."""
+    starts = sorted(r.chunk_s[0] for r in rows if r.chunk_s)
+    ends = sorted(r.chunk_s[-1] for r in rows if r.chunk_s)
+    return [bisect_right(starts, t) - bisect_right(ends, t) for t in moments]

@@ -1,10 +1,12 @@
 """The diagnosis: the wait divided, the causes that rules found, the fixes that follow; for a run or typed numbers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from servefit.explain import formulas
 from servefit.explain import rules_numbers as numbers
+from servefit.explain import rules_start as start
+from servefit.explain import rules_type as pace
 from servefit.explain.case import Case, Cause, Wall
 from servefit.explain.decompose import Observed, Wait, divide, divide_run, observe
 from servefit.explain.features import Features, look
@@ -16,7 +18,19 @@ from servefit.stats import percentile, rank
 RULES: dict[str, Callable[[Case], Cause | None]] = {
     "prompt_cut": numbers.prompt_cut,
     "long_prompt": numbers.long_prompt,
+    "queueing": start.queueing,
     "tail": numbers.tail,
+    "cold_start": start.cold_start,
+    "prompt_cut_counts": start.prompt_cut_counts,
+    "context_refused": start.context_refused,
+    "cached_prefix": start.cached_prefix,
+    "rate_limited": start.rate_limited,
+    "prefill_stall": pace.prefill_stall,
+    "preemption": pace.preemption,
+    "buffering": pace.buffering,
+    "several_tokens": pace.several_tokens,
+    "host_trouble": pace.host_trouble,
+    "slowing_down": pace.slowing_down,
     "above_ceiling": numbers.above_ceiling,
     "below_ceiling": numbers.below_ceiling,
     "too_large": numbers.too_large,
@@ -77,13 +91,28 @@ def typical(features: Features) -> Observed:
 
 
 def _diagnose(case: Case, waits: tuple[Wait, ...], wish: Wish | None) -> Diagnosis:
-    found = [rule(case) for rule in RULES.values()]
-    causes = tuple(sorted((c for c in found if c is not None), key=lambda c: -c.weight_s))
+    causes = find_causes(case)
     floor = case.wall.floor_itl_s((case.seen.isl or 0) + case.seen.osl // 2)
     return Diagnosis(
         case=case, waits=waits, causes=causes, fixes=propose(case, causes, wish), work=(*waits[0].work, *_wall_work(case)),
         ceiling_frac=floor / case.seen.itl_s if floor and case.seen.itl_s > 0 else None,
     )  # fmt: skip
+
+
+def find_causes(case: Case) -> tuple[Cause, ...]:
+    """Every cause that a rule found, each code once, those that account for most seconds first."""
+    found: dict[str, Cause] = {}
+    for rule in RULES.values():
+        cause = rule(case)
+        if cause is None:
+            continue
+        before = found.get(cause.code)
+        if before is None:
+            found[cause.code] = cause
+        else:  # two kinds of evidence for one thing: keep both
+            value = cause.value if cause.certainty == "shown" else before.value
+            found[cause.code] = replace(cause, saw=f"{before.saw} {cause.saw}", certainty="shown", value=value)
+    return tuple(sorted(found.values(), key=lambda c: -c.weight_s))
 
 
 def _wall_work(case: Case) -> tuple[Work, ...]:

@@ -66,6 +66,8 @@ def long_prompt(case: Case) -> Cause | None:
         prefill = seen.prefill_s
         if prefill is None and seen.prefill_tok_per_s:
             prefill = formulas.reading_s(seen.isl, seen.prefill_tok_per_s)
+        if prefill is None and case.features is not None and seen.queue_s is not None and seen.ttft_s > 8 * seen.itl_s:
+            prefill = seen.ttft_s - seen.queue_s - seen.late_s - seen.connect_s  # what waiting does not explain
         if prefill is None or prefill < 0.5 * seen.ttft_s or prefill < 5 * seen.itl_s or seen.isl < 256:
             return None
         saw = f"reading {fmt(seen.isl)} tokens takes {fmt_s(prefill)} of {fmt_s(seen.ttft_s)} to the first token"

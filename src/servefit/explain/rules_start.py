@@ -1,0 +1,203 @@
+"""Rules about the start, from a run's rows: queue, full seats, cold start, cut or refused prompts, cached prefix, 429."""
+
+from servefit.explain.case import Case, Cause
+from servefit.explain.features import Features, running_at, spearman
+from servefit.records import RequestRecord
+from servefit.stats import percentile
+from servefit.units import fmt, fmt_percent, fmt_s
+
+
+def waits_s(features: Features) -> tuple[list[float], str]:
+    """Each row's wait before its own prompt was read, and how that is known: the server's clock, else an estimate."""
+    told = [(r.server or {}).get("queue_s") for r in features.rows]
+    if told and all(w is not None for w in told):
+        return [w or 0.0 for w in told], "by the server's own clock"
+    how = features.reading.how if features.reading else "unknown"
+    return list(features.excess_s), f"beyond what reading takes, {how}"
+
+
+def queueing(case: Case) -> Cause | None:
+    """Requests wait for others: the wait is a large part of the slow TTFT, and grows with how many were under way."""
+    f = case.features
+    if f is None or len(f.rows) < 5 or max(f.under_way, default=0) < 1:
+        return None
+    waits, how = waits_s(f)
+    slow_wait, slow_ttft = percentile(waits, 95), percentile((r.ttft_s or 0.0 for r in f.rows), 95)
+    if slow_wait is None or not slow_ttft or slow_wait < 0.35 * slow_ttft or slow_wait < 0.03:
+        return None
+    told = how.startswith("by the server")
+    together = spearman([float(n) for n in f.under_way], waits)
+    varied = min(f.under_way) != max(f.under_way)
+    if not told and varied and together < 0.3:
+        return None
+    typical = percentile(waits, 50) or 0.0
+    seats = full_seats(f, waits)
+    word = f"; never more than {seats} answers were written at once: the seats are full" if seats else ""
+    ratio = slow_ttft / case.seen.ttft_s if case.seen.ttft_s else 0.0
+    return Cause(
+        code="seats_full" if seats else "queueing",
+        title=f"Waiting for a seat: all {seats} are taken" if seats else "Waiting in line: other requests are served first",
+        half="start",
+        saw=f"the wait before reading is {fmt_s(typical)} at p50 and {fmt_s(slow_wait)} at p95 ({how}), with up to "
+        f"{max(f.under_way)} others under way{word}; p95 of TTFT is {fmt(ratio, 1)} times p50.",
+        confirm="Measure with one user: the wait goes. Or raise the seats (if memory allows), add a replica, send less.",
+        certainty="shown" if told else "likely", weight_s=slow_wait, value=float(seats) if seats else typical,
+    )  # fmt: skip
+
+
+def full_seats(features: Features, waits: list[float]) -> int | None:
+    """How many seats there are, where they are what requests wait for; None where it is something else.
+
+    While a request waits and the seats are full, exactly that many answers are being written (or their prompts read).
+    """
+    most = features.running_max
+    if most < 1 or max(features.under_way, default=0) + 1 <= most:
+        return None
+    moments = [
+        r.due_s + 0.8 * w for r, w in zip(features.rows, waits, strict=True) if w > 0.1 * (r.ttft_s or 1.0) and w > 0.02
+    ]
+    if len(moments) < 3:
+        return None
+    busy = running_at(features.run.rows, moments)
+    return (
+        most
+        if sum(n >= most - 1 for n in busy) >= 0.7 * len(busy) and sum(n == most for n in busy) >= 0.4 * len(busy)
+        else None
+    )
+
+
+def cold_start(case: Case) -> Cause | None:
+    """The first request to a fresh (or sleeping) server is far slower than the same request later."""
+    f = case.features
+    if f is None or not f.rows:
+        return None
+    usual = percentile((r.ttft_s or 0.0 for r in f.rows), 50) or 0.0
+    cold = next((r for r in f.run.rows if r.phase == "cold" and r.ok and r.ttft_s is not None), None)
+    found = cold if cold and _is_cold(cold, f, usual) else _after_a_pause(f, usual)
+    if found is None or found.ttft_s is None:
+        return None
+    extra = found.ttft_s - usual
+    load = (found.server or {}).get("load_s")
+    word = f"; the server itself names {fmt_s(load)} of loading" if load else ""
+    counted = "" if found.phase == "cold" else " It is in the figures."
+    return Cause(
+        code="cold_start", title="A cold start: the first request pays for loading and warming up", half="start",
+        saw=f"the first request took {fmt_s(found.ttft_s)} to its first token, the usual one {fmt_s(usual)}{word}.{counted}",
+        confirm="Wait as long as the server takes to fall asleep, and send two requests: only the first is slow. Keep one "
+        "replica awake, or send a warm-up request.",
+        certainty="shown" if load else "likely", weight_s=extra, value=found.ttft_s / usual if usual else None,
+    )  # fmt: skip
+
+
+def _is_cold(row: RequestRecord, features: Features, usual: float) -> bool:
+    lengths = [r.isl for r in features.rows if r.isl is not None]
+    alike = row.isl is None or not lengths or row.isl <= 2 * (percentile(lengths, 50) or 0)
+    return alike and row.ttft_s is not None and row.ttft_s > max(2.5 * usual, usual + 0.2)
+
+
+def _after_a_pause(features: Features, usual: float) -> RequestRecord | None:
+    """A load row that is slow though nobody else was there: the first one, or one after a pause of 20 s or more."""
+    quiet_until = 0.0
+    for index, row in enumerate(features.rows):
+        idle = row.due_s - quiet_until
+        alone = features.under_way[index] == 0
+        first = index == 0 and not any(r.phase != "load" for r in features.run.rows)
+        if alone and (first or idle >= 20.0) and (row.ttft_s or 0.0) > max(3 * usual, usual + 0.3):
+            return row
+        quiet_until = max(quiet_until, row.chunk_s[-1] if row.chunk_s else row.due_s)
+    return None
+
+
+def prompt_cut_counts(case: Case) -> Cause | None:
+    """The server read fewer prompt tokens than were sent, by its own count."""
+    f = case.features
+    if f is None:
+        return None
+    rows = [r for r in f.run.load_rows if r.isl is not None and r.isl_asked]
+    cut = [
+        r
+        for r in rows
+        if r.status == "prompt_cut" or (r.isl_source == "usage" and (r.isl or 0) < 0.8 * (r.isl_asked or 1))
+    ]
+    if not cut:
+        return None
+    read = percentile((r.isl or 0 for r in cut), 50)
+    asked = percentile((r.isl_asked or 0 for r in cut), 50)
+    return Cause(
+        code="prompt_cut", title="The prompt was cut to the server's context setting", half="measurement",
+        saw=f"the server counted {fmt(read)} prompt tokens where {fmt(asked)} were sent, in {len(cut)} of {len(rows)} requests.",
+        confirm="Raise the context setting (num_ctx, --ctx-size, --max-model-len) until the count is what was sent.",
+        certainty="shown", weight_s=case.seen.ttft_s, value=float(read) if read is not None else None,
+    )  # fmt: skip
+
+
+_TOO_LONG = ("context", "too long", "maximum length", "n_ctx", "max_model_len", "exceed")
+
+
+def context_refused(case: Case) -> Cause | None:
+    """Prompts that do not fit the context setting are refused: failures, not slowness."""
+    f = case.features
+    if f is None:
+        return None
+    return refused(f.run.load_rows)
+
+
+def refused(rows: tuple[RequestRecord, ...]) -> Cause | None:
+    """The same from rows alone: a run in which nothing completed has no features."""
+    said = [
+        r
+        for r in rows
+        if r.status in {"unprocessable", "http_error"} and any(w in (r.error or "").lower() for w in _TOO_LONG)
+    ]
+    if not said:
+        return None
+    return Cause(
+        code="context_refused", title="The prompt does not fit the server's context setting, and the server says so",
+        half="measurement",
+        saw=f"{len(said)} of {len(rows)} requests were refused with HTTP {said[0].http_status}: \"{(said[0].error or '')[:120]}\".",
+        confirm="Raise the context setting (num_ctx, --ctx-size, --context-tok, --max-model-len), or send less.",
+        certainty="shown", value=float(said[0].isl_asked) if said[0].isl_asked else None,
+    )  # fmt: skip
+
+
+def cached_prefix(case: Case) -> Cause | None:
+    """Part of the prompts came from the server's cache, by its own count: TTFT is not that of a fresh prompt."""
+    f = case.features
+    if f is None:
+        return None
+    counted = [r for r in f.rows if r.cached_tok is not None and r.isl]
+    cached = sum(r.cached_tok or 0 for r in counted)
+    total = sum(r.isl or 0 for r in counted)
+    if not total or cached < 0.1 * total:
+        return None
+    fresh = [
+        r.ttft_s for r in f.run.rows if r.ok and r.ttft_s is not None and r.isl and (r.cached_tok or 0) < 0.1 * r.isl
+    ]
+    usual = percentile((r.ttft_s or 0.0 for r in counted), 50) or 0.0
+    before = percentile(fresh, 50)
+    word = f"; fresh prompts took {fmt_s(before)}, these {fmt_s(usual)}" if before else ""
+    return Cause(
+        code="cached_prefix", title="The prompt's beginning was cached: this is not the TTFT of a new prompt", half="measurement",
+        saw=f"{fmt_percent(cached / total)} of the prompt tokens came from the server's cache by its own count{word}.",
+        confirm="Send prompts that differ from their first word on, or switch the cache off (cache_prompt: false).",
+        certainty="shown", weight_s=max((before or usual) - usual, 0.0), value=cached / total,
+    )  # fmt: skip
+
+
+def rate_limited(case: Case) -> Cause | None:
+    """429: the provider slows us down; that is no latency of the model."""
+    f = case.features
+    if f is None:
+        return None
+    rows = f.run.load_rows
+    limited = [r for r in rows if r.status == "rate_limited"]
+    if not limited:
+        return None
+    wait = max(((r.server or {}).get("retry_after_s", 0.0) for r in limited), default=0.0)
+    word = f"; it asks to wait {fmt_s(wait)}" if wait else ""
+    return Cause(
+        code="rate_limited", title="Rate limited, not slow", half="measurement",
+        saw=f"{len(limited)} of {len(rows)} requests were answered with 429{word}.",
+        confirm="Send fewer at once, or ask for a higher limit; the figures are those of the requests that got through.",
+        certainty="shown", weight_s=wait, value=len(limited) / len(rows),
+    )  # fmt: skip
