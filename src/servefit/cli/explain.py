@@ -1,5 +1,6 @@
 """servefit explain: why is it slow, in numbers; from one run, two runs, or numbers typed in."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import click
 
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import ServefitError
-from servefit.explain.case import Wall
+from servefit.explain.case import Wall, wall_of
 from servefit.explain.decompose import observe_typed
 from servefit.explain.fixes import Change, Fix, Wish
 from servefit.explain.rules import Diagnosis, diagnose_run, diagnose_typed
@@ -31,6 +32,7 @@ from servefit.units import fmt, fmt_percent, fmt_s, parse_bytes, parse_number, p
 @click.option("--cached-ttft", help="TTFT with caching, as measured or promised.")
 @click.option("--model", help="A model of the catalogue or a config.json: see servefit models.")
 @click.option("--device", help="A device of the catalogue: see servefit devices.")
+@click.option("--precision", help="Of the weights: bf16, fp8, int8, q4 ... (see servefit models).")
 @click.option("--bandwidth", help="Memory bandwidth, e.g. 273GB/s.")
 @click.option("--weights", help="Bytes read per token, e.g. 4.9GB (the model file's size).")
 @click.option("--kv-per-tok", help="KV bytes per token, e.g. 131072.")
@@ -75,15 +77,19 @@ def _typed(typed: dict[str, str | None], wall: Wall, wish: Wish) -> Diagnosis:
 
 
 def _wall(typed: dict[str, str | None]) -> Wall:
-    weights = typed["weights"]
-    kv = typed["kv_per_tok"]
-    bandwidth = typed["bandwidth"]
-    return Wall(
-        weight_bytes=parse_bytes(weights, bare="gb") if weights else None,
-        kv_bytes_per_tok=parse_bytes(kv) if kv else None,
-        bandwidth_bytes_per_s=parse_bytes(bandwidth.removesuffix("/s"), bare="gb") if bandwidth else None,
-        origin="typed",
-    )
+    """The walls from the catalogue, each figure replaced by what was typed."""
+    weights, kv, bandwidth = typed["weights"], typed["kv_per_tok"], typed["bandwidth"]
+    wall = wall_of(typed["model"], typed["device"], typed["precision"])
+    changes: dict[str, Any] = {}
+    if weights:
+        changes["weight_bytes"] = float(parse_bytes(weights, bare="gb"))
+    if kv:
+        changes["kv_bytes_per_tok"] = float(parse_bytes(kv))
+    if bandwidth:
+        changes["bandwidth_bytes_per_s"] = float(parse_bytes(bandwidth.removesuffix("/s"), bare="gb"))
+    if any(value <= 0 for value in changes.values()):
+        raise ServefitError("Weights, KV and bandwidth are above zero.", hint="Leave out what is not known.")
+    return replace(wall, **changes, origin="; ".join(filter(None, (wall.origin, "typed" if changes else ""))))
 
 
 def _seconds(text: str | None) -> float | None:

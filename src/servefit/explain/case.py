@@ -5,6 +5,10 @@ from typing import Literal
 
 from servefit.explain.decompose import Observed
 from servefit.explain.features import Features
+from servefit.facts.devices import find_device
+from servefit.facts.models import find_model
+from servefit.physics.memory import kv_bytes_per_tok, streamed_weight_bytes
+from servefit.physics.roofline import peak_flop_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,32 @@ class Wall:
         if self.weight_bytes is None or self.bandwidth_bytes_per_s is None:
             return None
         return (self.weight_bytes + (self.kv_bytes_per_tok or 0.0) * context) / self.bandwidth_bytes_per_s
+
+
+def wall_of(model_name: str | None, device_name: str | None, precision: str | None = None) -> Wall:
+    """The walls of a model on a device, from the catalogue: bytes a token, bandwidth, peak arithmetic.
+
+    Raises ServefitError for a name that the catalogue does not know (the nearest is suggested).
+
+    >>> wall = wall_of("llama-3.1-8b", "h100-sxm", "bf16")
+    >>> wall.kv_bytes_per_tok, round((wall.weight_bytes or 0) / 1e9, 2)
+    (131072.0, 15.01)
+    """
+    model = find_model(model_name) if model_name else None
+    device = find_device(device_name) if device_name else None
+    peak = peak_flop_per_s(device, precision) if device else None
+    said = []
+    if model:
+        said.append(f"{model.title} ({precision or (model.file.quant if model.file else 'bf16')})")
+    if device:
+        said.append(device.title)
+    return Wall(
+        weight_bytes=streamed_weight_bytes(model, precision) if model else None,
+        kv_bytes_per_tok=float(kv_bytes_per_tok(model)) if model else None,
+        active_params=float(model.params_active) if model else None,
+        bandwidth_bytes_per_s=device.bandwidth_bytes_per_s if device else None,
+        flop_per_s=peak.value if peak else None, origin=" on ".join(said),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

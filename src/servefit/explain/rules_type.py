@@ -103,9 +103,11 @@ def buffering(case: Case) -> Cause | None:
     f = case.features
     if f is None or not f.rows:
         return None
+    if whole := _whole(f):
+        return whole
     rows = [r for r in f.rows if len(r.chunk_s) >= 8]
     if len(rows) < max(1, len(f.rows) // 2):
-        return _whole(f)
+        return None
     groups = [_groups(r) for r in rows]
     per_group = percentile((len(r.chunk_s) / g for r, g in zip(rows, groups, strict=True)), 50) or 1.0
     if per_group < 2.5:

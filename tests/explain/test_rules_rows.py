@@ -1,0 +1,227 @@
+"""Each cause is provoked on the simulated engine (or by hand) and named, and its neighbours stay silent."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from explain.runs import by_hand, of_requests, simulate, stream
+from servefit.errors import ServefitError
+from servefit.explain.rules import Diagnosis, diagnose_run
+from servefit.records import Finding, Run
+from servefit.workload.requests import Request
+from servefit.workload.workload import Lengths
+
+
+def codes(run: Run, other: Run | None = None) -> list[str]:
+    """The causes found, by code, those with most seconds first."""
+    return [c.code for c in diagnose_run(run, other=other).causes]
+
+
+def cause(found: Diagnosis, code: str):
+    """The one with this code."""
+    return next(c for c in found.causes if c.code == code)
+
+
+def test_a_calm_run_has_no_cause():
+    """Short prompts, one user: nothing is wrong, and nothing is found."""
+    assert codes(simulate(users=1)) == []
+
+
+def test_full_seats_are_named_with_their_number():
+    """Eight users on two seats wait for a seat; the rule says two, from arrivals alone."""
+    found = diagnose_run(simulate(users=8, seats=2))
+    assert found.causes[0].code == "seats_full"
+    assert found.causes[0].value == 2
+    assert "prefill_stall" not in [c.code for c in found.causes]
+    assert {"more_seats", "more_replicas"} <= {f.code for f in found.fixes}
+
+
+def test_the_servers_own_queue_times_make_it_sure():
+    """Where the server tells its queue times, the cause is shown, not inferred."""
+    run = simulate(users=8, seats=2)
+    told = replace(run, rows=tuple(replace(r, server={"queue_s": max((r.ttft_s or 0) - 0.05, 0.0)}) for r in run.rows))
+    assert cause(diagnose_run(told), "seats_full").certainty == "shown"
+
+
+def test_one_seat_in_an_open_loop():
+    """A server that serves one at a time, near its capacity: waiting, one seat."""
+    found = diagnose_run(simulate(n=60, rate=1.5, policy="none"))
+    assert found.causes[0].code == "seats_full"
+    assert found.causes[0].value == 1
+
+
+def test_a_long_prompt_is_not_a_queue():
+    """1,500 tokens in, one user: reading is the start, and nobody waits."""
+    found = diagnose_run(simulate(n=10, isl=1500, users=1))
+    assert [c.code for c in found.causes] == ["long_prompt"]
+
+
+def test_long_against_short():
+    """Two runs on the same server: the long one's start is its length."""
+    found = diagnose_run(simulate(n=10, isl=1500, users=1), other=simulate(n=10, isl=32, users=1))
+    assert found.causes[0].code == "long_prompt"
+    assert "times as long" in found.causes[0].saw
+
+
+def test_prefill_stalls_decodes():
+    """Long prompts arrive while answers run: whole prompts stop them, slices do not."""
+    long = [Request(id=i, due_s=0.9 * i, isl=1000, osl=80) for i in range(20)]
+    assert "prefill_stall" in codes(of_requests(long))
+    assert "prefill_stall" not in codes(of_requests(long, policy="chunked", budget_tok=64))
+    fix = next(f for f in diagnose_run(of_requests(long)).fixes if f.code == "chunked_prefill")
+    assert "becomes" in fix.how
+
+
+def test_short_prompts_do_not_stall():
+    """Sixteen-token prompts at the same rate cost no pause worth the name."""
+    short = [Request(id=i, due_s=0.9 * i, isl=16, osl=80) for i in range(20)]
+    assert codes(of_requests(short)) == []
+
+
+def test_preemption_without_being_told():
+    """A KV pool that is too small sets answers back: long pauses while the others go on."""
+    found = codes(simulate(n=24, isl=64, osl=256, users=8, kv_blocks=60))
+    assert "preemption" in found
+    assert "preemption" not in codes(simulate(n=24, isl=64, osl=256, users=8, kv_blocks=2000))
+
+
+def test_cold_start():
+    """The first request of a fresh server takes 3 s, the others 0.1 s: a cold start, kept apart."""
+    rows = [stream(i, i * 2.0, 0.1, [0.01] * 20) for i in range(10)]
+    cold = stream(99, -5.0, 3.0, [0.01] * 20, phase="cold")
+    assert codes(by_hand([cold, *rows])) == ["cold_start"]
+    assert codes(by_hand([stream(99, -5.0, 0.12, [0.01] * 20, phase="cold"), *rows])) == []
+
+
+def test_cold_start_after_a_pause():
+    """M17: a server that falls asleep: the request after a minute of quiet is slow, alone on the server."""
+    rows = [stream(i, i * 1.0, 0.1, [0.01] * 20, phase="warmup" if i == 0 else "load") for i in range(10)]
+    woken = stream(10, 80.0, 4.0, [0.01] * 20)
+    assert codes(by_hand([*rows, woken])) == ["cold_start"]
+
+
+def test_prompt_cut_by_the_servers_count():
+    """2,050 tokens counted where 8,000 were sent: cut, shown by the server's own count."""
+    rows = [
+        stream(i, i * 9.0, 1.0, [0.02] * 10, isl=2050, isl_asked=8000, status="ok" if i else "prompt_cut")
+        for i in range(5)
+    ]
+    found = diagnose_run(by_hand(rows))
+    assert cause(found, "prompt_cut").certainty == "shown"
+    assert cause(found, "prompt_cut").value == 2050
+
+
+def test_an_estimate_that_is_off_is_not_a_cut():
+    """A tokenizer that counts 10% fewer than our estimate cuts nothing."""
+    rows = [stream(i, i * 9.0, 0.1, [0.02] * 10, isl=58, isl_asked=64) for i in range(5)]
+    assert "prompt_cut" not in codes(by_hand(rows))
+
+
+def test_refused_context_names_the_setting():
+    """A server that refuses long prompts is not slow: the failures say what to raise."""
+    refused = [stream(i, i * 1.0, 0.0, [], status="unprocessable", http_status=400, chunk_s=(), isl=None, osl=None,
+                      error="the request exceeds the available context size") for i in range(3)]  # fmt: skip
+    ok = [stream(9, 9.0, 0.1, [0.01] * 20)]
+    assert "context_refused" in codes(by_hand(refused + ok))
+    with pytest.raises(ServefitError, match="3 unprocessable") as caught:
+        diagnose_run(by_hand(refused))
+    assert "context size" in caught.value.hint
+
+
+def test_cached_prefix_by_count():
+    """Nine tenths cached: said, with what a fresh prompt took."""
+    rows = [
+        stream(i, i * 3.0, 1.0 if i == 0 else 0.1, [0.01] * 20, isl=1000, cached_tok=0 if i == 0 else 900)
+        for i in range(8)
+    ]
+    found = diagnose_run(by_hand(rows))
+    assert "1.00 s" in cause(found, "cached_prefix").saw
+    assert "prompt_caching" not in [f.code for f in found.fixes]
+
+
+def test_rate_limiting_is_not_slowness():
+    """429s are counted and named."""
+    limited = [
+        stream(i, i * 0.1, 0, [], status="rate_limited", chunk_s=(), http_status=429, server={"retry_after_s": 2.0})
+        for i in range(3)
+    ]
+    ok = [stream(9 + i, 9.0 + i, 0.1, [0.01] * 20) for i in range(5)]
+    found = diagnose_run(by_hand(limited + ok))
+    assert cause(found, "rate_limited").value == pytest.approx(3 / 8)
+
+
+def test_a_buffering_proxy():
+    """Ten chunks at once every 0.2 s: held back, whatever the model's pace."""
+    burst = ([0.0001] * 9 + [0.2]) * 4
+    assert codes(by_hand([stream(i, i * 3.0, 0.3, burst) for i in range(6)])) == ["buffering"]
+
+
+def test_nothing_is_streamed():
+    """All tokens at the end: TTFT is the whole time."""
+    assert codes(by_hand([stream(i, i * 3.0, 1.5, [0.0001] * 30) for i in range(6)])) == ["buffering"]
+
+
+def test_collected_tokens_are_not_speculation():
+    """Four tokens a chunk that take four steps were collected; four that take one were drafted."""
+    rng = random.Random(3)
+    collected, drafted = [], []
+    for i in range(8):
+        sizes = (1, *(rng.choice([1, 1, 2, 4]) for _ in range(40)))
+        collected.append(stream(i, i * 5.0, 0.1, [0.01 * k + rng.random() * 0.001 for k in sizes[1:]], sizes=sizes))
+        drafted.append(stream(i, i * 5.0, 0.1, [0.012 + rng.random() * 0.002 for _ in sizes[1:]], sizes=sizes))
+    assert codes(by_hand(collected)) == ["several_tokens"]
+    assert codes(by_hand(drafted)) == ["speculative"]
+
+
+def test_speculation_on_the_simulated_engine():
+    """A draft of four at 70% is named, and not offered again."""
+    from servefit.engine.config import Speculation
+
+    found = diagnose_run(
+        simulate(users=1, osl=96, speculation=Speculation(draft_tok=4, accept_frac=0.7, draft_s=0.0005))
+    )
+    assert [c.code for c in found.causes] == ["speculative"]
+    assert "speculate" not in [f.code for f in found.fixes]
+
+
+def test_a_disturbed_machine():
+    """Equal requests, each alone on the server, at 10 to 25 ms a token: the machine, not the model."""
+    rng = random.Random(5)
+    rows = [stream(i, i * 5.0, 0.1, [rng.choice([0.010, 0.016, 0.025])] * 40) for i in range(12)]
+    assert codes(by_hand(rows)) == ["host_trouble"]
+
+
+def test_stolen_time_is_shown():
+    """A tenth of the processor time stolen by the host is said as a fact."""
+    rows = [stream(i, i * 5.0, 0.1, [0.01] * 40) for i in range(6)]
+    found = diagnose_run(by_hand(rows, client={"steal_frac": 0.1}))
+    assert cause(found, "host_trouble").certainty == "shown"
+    found = diagnose_run(by_hand(rows, findings=(Finding(code="client_saturated", level="suspect", message=""),)))
+    assert cause(found, "host_trouble").certainty == "shown"
+
+
+def test_it_gets_slower_over_time():
+    """The same request from 10 to 14 ms a token over two minutes: heat or power, not load."""
+    rows = [stream(i, i * 6.0, 0.1, [0.010 + 0.0002 * i] * 60) for i in range(21)]
+    assert "slowing_down" in codes(by_hand(rows))
+    assert "slowing_down" not in codes(by_hand([stream(i, i * 6.0, 0.1, [0.010] * 60) for i in range(21)]))
+
+
+def test_growing_load_is_not_heat():
+    """A pace that falls because more answers share the steps is not the machine's fault."""
+    ramp = [Request(id=i, due_s=30 * (1 - (1 - i / 60) ** 0.5), isl=32, osl=120) for i in range(60)]
+    assert "slowing_down" not in codes(of_requests(ramp, seats=64))
+
+
+def test_growing_prompts_are_not_heat():
+    """A pace that falls because the context grows is not the machine's fault either."""
+    ladder = [Request(id=i, due_s=4.0 * i, isl=100 + 150 * i, osl=60) for i in range(20)]
+    assert "slowing_down" not in codes(of_requests(ladder))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_calm_open_loops_are_not_accused(seed: int):
+    """Poisson arrivals at a fifth of capacity: no queue, no stall, no preemption, whatever the seed."""
+    run = simulate(n=60, isl=64, osl=48, rate=0.6, seed=seed, lengths=Lengths(kind="uniform", mean=64, min=32, max=96))
+    assert not {"seats_full", "preemption", "host_trouble", "slowing_down", "buffering"} & set(codes(run))
