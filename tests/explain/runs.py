@@ -55,7 +55,7 @@ def shake(run: Run, *, jitter_s: float = 0.001, seed: int = 7) -> Run:
 
 
 def stream(
-    id: int, due: float, ttft: float, gaps: list[float], *, sizes: tuple[int, ...] | None = None, **over: Any
+    number: int, due: float, ttft: float, gaps: list[float], *, sizes: tuple[int, ...] | None = None, **over: Any
 ) -> RequestRecord:
     """A row by hand: first token `ttft` after it was due, then these gaps."""
     times = [due + ttft]

@@ -140,6 +140,16 @@ def test_cached_prefix_by_count():
     assert "prompt_caching" not in [f.code for f in found.fixes]
 
 
+def test_cached_prefix_without_a_count():
+    """The same prompt again and again, on a server that counts nothing: 20 times faster than a new prompt, and no cold start."""
+    first = [
+        stream(90, -9.0, 1.6, [0.01] * 5, phase="cold", isl=1200),
+        stream(91, -5.0, 0.12, [0.01], phase="warmup", isl=180),
+    ]
+    again = [stream(i, i * 2.0, 0.06, [0.01] * 20, isl=1200) for i in range(8)]
+    assert codes(by_hand(first + again)) == ["cached_prefix"]
+
+
 def test_rate_limiting_is_not_slowness():
     """429s are counted and named."""
     limited = [

@@ -73,7 +73,9 @@ def cold_start(case: Case) -> Cause | None:
         return None
     usual = percentile((r.ttft_s or 0.0 for r in f.rows), 50) or 0.0
     cold = next((r for r in f.run.rows if r.phase == "cold" and r.ok and r.ttft_s is not None), None)
-    found = cold if cold and _is_cold(cold, f, usual) else _after_a_pause(f, usual)
+    rate = fresh_tok_per_s(f)
+    just_reading = bool(cold and rate and cold.isl and cold.isl / rate > 0.5 * (cold.ttft_s or 0.0))
+    found = cold if cold and not just_reading and _is_cold(cold, f, usual) else _after_a_pause(f, usual)
     if found is None or found.ttft_s is None:
         return None
     extra = found.ttft_s - usual
@@ -169,7 +171,7 @@ def cached_prefix(case: Case) -> Cause | None:
     cached = sum(r.cached_tok or 0 for r in counted)
     total = sum(r.isl or 0 for r in counted)
     if not total or cached < 0.1 * total:
-        return None
+        return _cached_untold(f)
     fresh = [
         r.ttft_s for r in f.run.rows if r.ok and r.ttft_s is not None and r.isl and (r.cached_tok or 0) < 0.1 * r.isl
     ]
@@ -182,6 +184,29 @@ def cached_prefix(case: Case) -> Cause | None:
         confirm="Send prompts that differ from their first word on, or switch the cache off (cache_prompt: false).",
         certainty="shown", weight_s=max((before or usual) - usual, 0.0), value=cached / total,
     )  # fmt: skip
+
+
+def _cached_untold(features: Features) -> Cause | None:
+    """The same where the server counts nothing: the prompts were read several times faster than any fresh one."""
+    rate = fresh_tok_per_s(features)
+    rows = [r for r in features.rows if r.isl and r.isl >= 128 and r.ttft_s]
+    if rate is None or not rows:
+        return None
+    seen = percentile(((r.isl or 0) / (r.ttft_s or 1.0) for r in rows), 50) or 0.0
+    if seen < 4 * rate:
+        return None
+    return Cause(
+        code="cached_prefix", title="The prompts were not read afresh: a prefix cache, or the same prompt again", half="measurement",
+        saw=f"{fmt(seen)} prompt tokens a second, where this server read new prompts at {fmt(rate)}; it counts no cached tokens.",
+        confirm="Send prompts that differ from their first word on: TTFT should rise to that of a new prompt.",
+        certainty="likely", weight_s=percentile(((r.isl or 0) / rate - (r.ttft_s or 0.0) for r in rows), 50) or 0.0, value=None,
+    )  # fmt: skip
+
+
+def fresh_tok_per_s(features: Features) -> float | None:
+    """The fastest that this server read a prompt it cannot have known (the warm-up's, of 64 tokens or more)."""
+    rows = [r for r in features.run.rows if r.phase == "warmup" and r.ok and (r.isl or 0) >= 64 and r.ttft_from_send_s]
+    return max(((r.isl or 0) / (r.ttft_from_send_s or 1.0) for r in rows), default=None)
 
 
 def rate_limited(case: Case) -> Cause | None:
