@@ -39,7 +39,7 @@ def candidate(
                       needed_bytes=used),
         figures=Figures(n=10, ok=10, failed=0, ttft_s=Spread(n=10, p99=ttft), tpot_s=Spread(n=10, p99=tpot), itl_s=NONE,
                         e2e_s=NONE, output_tok_per_s=1.0, req_per_s=1.0, goodput_req_per_s=1.0, goodput_frac=1.0,
-                        duration_s=1.0, busy_frac=0.5, running_mean=1.0, running_peak=seats, preemptions=0) if fits else None,
+                        duration_s=1.0, busy_frac=0.5, in_flight_mean=1.0, in_flight_peak=seats, preemptions=0, kv_peak_blocks=5) if fits else None,
         checks=all_checks, verdict=checks.overall(all_checks),
         cost=None if usd is None else Cost(usd_per_hour=usd, usd_per_request=None, usd_per_mtok=None, source="s", as_of="2026-11-30"),
         capacity=None if capacity is None else Capacity(req_per_s=capacity, limited_by="ttft", fails_at_req_per_s=None, replicas_for_peak=None),

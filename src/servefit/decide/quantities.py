@@ -315,8 +315,8 @@ def _figures(c: Candidate, source: str) -> Iterator[Quantity]:
         ("goodput.share", f.goodput_frac, "frac", "requests that met every latency target / all requests"),
         ("duration", f.duration_s, "s", "first due to last end"),
         ("busy", f.busy_frac, "frac", "share of the time in which a step ran"),
-        ("running.mean", f.running_mean, "plain", "mean number of requests in the batch"),
-        ("running.peak", f.running_peak, "count", "most requests in the batch at once"),
+        ("in_flight.mean", f.in_flight_mean, "plain", "mean number of requests waiting or running (Little)"),
+        ("in_flight.peak", f.in_flight_peak, "count", "most requests waiting or running at once"),
         ("preemptions", f.preemptions, "count", "requests that were put back for lack of KV memory"),
     )
     for name, value, dim, formula in rows:

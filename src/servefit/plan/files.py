@@ -1,5 +1,6 @@
 """A plan to and from plan.json: floats as they are, so that loading and saving gives the same bytes."""
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,12 @@ from servefit.plan.plan import PLAN_SCHEMA_VERSION, Plan
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The plan as plain JSON values, keys in the order of the dataclasses."""
-    return asdict(plan)
+    """The plan as plain JSON values, keys in the order of the dataclasses; an infinite p-norm is the word "inf"."""
+    value = asdict(plan)
+    for basis in value["bases"]:
+        if math.isinf(basis["step"]["p_norm"]):
+            basis["step"]["p_norm"] = "inf"
+    return value
 
 
 def plan_from_json(value: Any, *, where: str) -> Plan:

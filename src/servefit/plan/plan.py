@@ -35,7 +35,8 @@ class Check:
     value: float | None
     """The mean over the seeds of the run's own figure; None where nothing was observed (then the verdict is fail)."""
     interval: tuple[float, float] | None
-    """What the value may be: the spread over seeds and the step time's own error together."""
+    """What the value may be: the spread over seeds and the step time's own error together; None where nothing was
+    observed, or where the first schedule already missed a target by so much that no further one was simulated."""
     margin: float | None
     """(target - value)/target for at most, (value - target)/target for at least; negative when missed."""
     verdict: Verdict
@@ -82,9 +83,12 @@ class Figures:
     duration_s: float | None
     busy_frac: float | None
     """Share of the time in which a step ran."""
-    running_mean: float | None
-    running_peak: int | None
+    in_flight_mean: float | None
+    """Requests waiting or running, by Little's law: the sum of E2E over the duration."""
+    in_flight_peak: int | None
+    """The most that were waiting or running at once: seats above it change nothing."""
     preemptions: int
+    kv_peak_blocks: int
     waiting_at_end: bool = False
     """True where the queue grew to the end: the offered rate is above what this candidate carries."""
 
@@ -264,12 +268,14 @@ class Assumption:
     text: str
     source: Source
     unit: str
+    """Of `planned`, `tried` and the breaking point's value."""
     planned: float | None
     """The value that the plan uses; None where it has no number."""
     measured: tuple[float, float] | None
-    """The range on which it was measured."""
+    """The range on which it was measured, in `range_unit`."""
     reached: tuple[float, float] | None
-    """The range that this workload reaches."""
+    """The range that this workload reaches, in `range_unit`."""
+    range_unit: str = ""
     alternative: str
     """What was evaluated in its place, e.g. "KV read costs what its bytes cost"."""
     biases: tuple[Bias, ...]
@@ -351,6 +357,8 @@ class Plan:
     """Where nothing passes: the candidate that misses by least, and by what."""
     answer: str
     """One sentence."""
+    nearest_fix: str = ""
+    """Where nothing passes: the nearest thing that works."""
     notes: tuple[str, ...] = ()
     """What its reader must know: a datasheet-only basis, seats that were not tried, a price that is old."""
     schema_version: int = PLAN_SCHEMA_VERSION

@@ -14,6 +14,20 @@ Pick = Literal["cheapest", "margin", "capacity"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenDevice:
+    """A device that is in no catalogue, by the figures that matter: this machine, or one that is not sold yet."""
+
+    name: str
+    kind: Literal["gpu", "unified", "cpu"]
+    memory_bytes: int
+    bandwidth_bytes_per_s: float
+    flop_per_s: float | None = None
+    usable_memory_frac: float = 0.7
+    origin: str = "given"
+    """Who measured or stated them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSpec:
     """A question for the planner. Every axis is a list; an empty list means the planner's own choice, which it states."""
 
@@ -34,12 +48,19 @@ class PlanSpec:
     """GPUs that one replica is spread over (tensor parallel)."""
     workload: Workload = field(default_factory=Workload)
     targets: Targets = field(default_factory=Targets)
+    given_devices: tuple[GivenDevice, ...] = ()
+    """Devices in no catalogue; each is searched beside `devices`."""
+    engine: str = ""
+    """Name of published engine constants; "" takes those that fit the device's kind, "datasheet" takes none."""
     calibrations: tuple[str, ...] = ()
     """Paths of calibration files; each makes its device's rows measured."""
     kv_blocks: int | None = None
     """An engine's own logged block count, which wins over any formula."""
     block_tok: int = 16
     prefix_cache: bool = False
+    padded: bool | None = None
+    """Whether `static` and `dynamic` pad to the longest of the batch; None: yes, unless the step time was measured on an
+    engine of one's own, whose KV is paged."""
     timeout_s: float = 0.1
     """How long `dynamic` waits for a full batch."""
     seeds: int = 3

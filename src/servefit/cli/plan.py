@@ -1,0 +1,274 @@
+"""`servefit plan`: which device, policy and batch limit meets every target, and by how much?"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from servefit.errors import ServefitError
+from servefit.units import parse_seconds
+
+if TYPE_CHECKING:
+    from servefit.plan.spec import PlanSpec
+
+
+@click.command(name="plan")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--model", "models", multiple=True, help="Catalogue name, config.json or .gguf; may be repeated.")
+@click.option(
+    "--device", "devices", multiple=True, help="Catalogue name or device TOML; may be repeated. See servefit devices."
+)
+@click.option("--precision", "precisions", multiple=True, help="bf16, fp8, awq, q4_k_m ...  [default: the model's own]")
+@click.option("--kv-bits", type=int, multiple=True, help="Bits of a KV cache value.  [default: 16]")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    help="none, static, dynamic, continuous, chunked.  [default: all but dynamic]",
+)
+@click.option("--seats", multiple=True, help="Batch limits to try: 8 or 4,8,16.  [default: until both edges are found]")
+@click.option("--budget-tok", "budgets_tok", type=int, multiple=True, help="Tokens of one step.  [default: 2048]")
+@click.option("--replicas", type=int, multiple=True, help="Copies behind a router.  [default: 1]")
+@click.option("--tp", type=int, multiple=True, help="GPUs that one copy is spread over.  [default: 1]")
+@click.option("--rate", type=float, metavar="R", help="Requests per second, whatever becomes of them.")
+@click.option("--concurrency", type=int, metavar="C", help="C users, each asking again when answered.")
+@click.option("--trace", type=click.Path(), help="Azure CSV, Mooncake JSONL, or a run: replayed as it was.")
+@click.option("--arrivals", type=click.Choice(["poisson", "constant", "gamma", "burst"]), help="How they arrive.")
+@click.option("--burstiness", type=float, help="Gamma shape: below 1 burstier than Poisson.")
+@click.option("-n", "n", type=int, help="Requests of one schedule.  [default: 1000]")
+@click.option("--isl", type=int, help="Prompt tokens.  [default: 512]")
+@click.option("--osl", type=int, help="Answer tokens.  [default: 256]")
+@click.option("--shared-prefix", "shared_prefix_tok", type=int, help="Tokens at the start that all prompts share.")
+@click.option("--prefix-cache", is_flag=True, help="The engine keeps shared prefixes.")
+@click.option("--seed", type=int, help="Seed of the first schedule.  [default: 0]")
+@click.option("--seeds", type=int, help="Schedules per candidate.  [default: 3]")
+@click.option("--ttft-p99", help="p99 of the time to the first token, e.g. 100ms.")
+@click.option("--tpot-p99", help="p99 of the time per output token, e.g. 10ms.")
+@click.option("--e2e-p99", help="p99 of the whole time.")
+@click.option("--goodput", help="Requests a second that must meet every latency target, or a share: 99%.")
+@click.option("--usd-per-hour", type=float, help="At most so many dollars an hour, all replicas together.")
+@click.option("--usd-per-mtok", type=float, help="At most so many dollars per million output tokens.")
+@click.option("--quality", type=click.Path(), help="Scores by precision (see the guide), from lm-evaluation-harness.")
+@click.option("--quality-at-least", type=float, help="A precision that scores below it does not pass.")
+@click.option(
+    "--calibration", "calibrations", type=click.Path(), multiple=True, help="A calibration: its device is measured."
+)
+@click.option("--engine", help="Published engine constants, or 'datasheet' for none.")
+@click.option("--kv-blocks", type=int, help="The engine's own logged block count: it wins over the formula.")
+@click.option("--peak", "peak_req_per_s", type=float, help="Peak rate that the replicas must carry.")
+@click.option(
+    "--headroom", "headroom_frac", type=float, help="Share of the capacity left free at the peak.  [default: 0.2]"
+)
+@click.option("--pick", type=click.Choice(["cheapest", "margin", "capacity"]), help="Which of those that pass.")
+@click.option("--jobs", type=int, help="Processes.  [default: all cores for a large search]")
+@click.option("--ray", "ray_address", metavar="ADDRESS", help="A Ray cluster instead of processes.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where plan.json goes.  [default: plan.json]")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--json", "as_json", is_flag=True, help="The whole plan as one JSON object on stdout.")
+def command(file: Path | None, *, jobs: int | None, out: Path | None, as_json: bool, **given: Any) -> int:
+    """Which device, policy and batch limit meets every target under this traffic, by how much, and what does it rest on?
+
+    FILE: a question in TOML; flags win over it. For example
+
+    servefit plan --model llama-3.1-8b --device a100-80gb --device rtx-4090 --rate 4 --ttft-p99 500ms --tpot-p99 30ms
+
+    Exit code 0: something passes; 5: nothing does, and the nearest thing that works is named.
+    """
+    from servefit.cli.plan_show import progress, show_plan
+    from servefit.cli.show import emit_json
+    from servefit.plan.files import plan_to_json, save_plan
+    from servefit.plan.search import make_plan
+
+    spec = read_spec(file, given)
+    if jobs is not None and jobs < 1:
+        raise ServefitError(f"--jobs is {jobs}.", hint="One process or more.")
+    with progress(quiet=given["quiet"] or as_json) as on_done:
+        plan = make_plan(spec, jobs=jobs or _jobs(spec), ray_address=given["ray_address"], on_done=on_done)
+    path = out or Path("plan.json")
+    if out is not None or not as_json:
+        save_plan(plan, path)
+    if as_json:
+        emit_json(plan_to_json(plan))
+    else:
+        show_plan(plan, path)
+    return 0 if plan.recommended else 5
+
+
+def _jobs(spec: "PlanSpec") -> int:
+    """All cores where the search is large enough to pay for starting them."""
+    rows = len(spec.devices) * len(spec.policies) * max(1, len(spec.precisions)) * len(spec.replicas)
+    return (os.cpu_count() or 1) if rows * spec.workload.n * spec.seeds > 20_000 else 1
+
+
+def read_spec(file: Path | None, given: dict[str, Any]) -> "PlanSpec":
+    """The question of a file, of servefit.toml's objectives, and of flags; flags win. Raises ServefitError."""
+    from servefit.plan.spec import PlanSpec, check_spec, load_spec
+
+    spec = load_spec(file) if file else PlanSpec(workload=_default_workload())
+    changes: dict[str, Any] = {
+        name: tuple(given[name])
+        for name in (
+            "models",
+            "devices",
+            "precisions",
+            "kv_bits",
+            "policies",
+            "budgets_tok",
+            "replicas",
+            "tp",
+            "calibrations",
+        )
+        if given[name]
+    }
+    if given["seats"]:
+        changes["seats"] = tuple(_count(part) for text in given["seats"] for part in text.split(","))
+    for name in (
+        "seeds",
+        "quality",
+        "quality_at_least",
+        "engine",
+        "kv_blocks",
+        "peak_req_per_s",
+        "headroom_frac",
+        "pick",
+    ):
+        if given[name] is not None:
+            changes[name] = given[name]
+    if given["prefix_cache"]:
+        changes["prefix_cache"] = True
+    spec = replace(
+        spec, **changes, workload=_workload(spec.workload, given), targets=_targets(spec.targets, given, alone=not file)
+    )
+    spec = _with_machine(spec)
+    check_spec(spec, where=str(file or "flags"))
+    return spec
+
+
+def _default_workload() -> Any:
+    from servefit.workload.workload import Lengths, Workload
+
+    return Workload(name="", n=1000, isl=Lengths(mean=512), osl=Lengths(mean=256))
+
+
+def _workload(base: Any, given: dict[str, Any]) -> Any:
+    """The workload with the flags in it; exactly one of rate, users and trace is left."""
+    from servefit.workload.workload import Lengths
+
+    ways = [name for name in ("rate", "concurrency", "trace") if given[name] is not None]
+    if len(ways) > 1:
+        raise ServefitError(f"Both --{ways[0]} and --{ways[1]} are given.", hint="Choose one.")
+    names = ("n", "arrivals", "burstiness", "seed", "shared_prefix_tok")
+    changes: dict[str, Any] = {name: given[name] for name in names if given[name] is not None}
+    changes |= {name: Lengths(mean=given[name]) for name in ("isl", "osl") if given[name] is not None}
+    if ways:
+        none: dict[str, Any] = {"rate_req_per_s": None, "concurrency": None, "trace": None, "stages": ()}
+        field = "rate_req_per_s" if ways[0] == "rate" else ways[0]
+        changes |= none | {field: given[ways[0]]}
+    out = replace(base, **changes)
+    if (
+        out.trace is None
+        and out.rate_req_per_s is None
+        and out.concurrency is None
+        and not out.stages
+        and out.arrivals != "burst"
+    ):
+        raise ServefitError(
+            "Nothing says how many requests come.", hint="Add --rate 4, --concurrency 32 or --trace FILE."
+        )
+    return out
+
+
+def _targets(base: Any, given: dict[str, Any], *, alone: bool) -> Any:
+    """The targets with the flags in them; those of servefit.toml, else the usual example, where there are none."""
+    from servefit.objectives import Targets
+
+    changes: dict[str, Any] = {}
+    for name, flag in (("ttft_s", "ttft_p99"), ("tpot_s", "tpot_p99"), ("e2e_s", "e2e_p99")):
+        if given[flag] is not None:
+            changes[name] = parse_seconds(given[flag])
+    if given["goodput"] is not None:
+        changes |= _goodput(given["goodput"])
+    for name in ("usd_per_hour", "usd_per_mtok"):
+        if given[name] is not None:
+            changes[name] = given[name]
+    for name, value in changes.items():
+        if value is not None and value <= 0:
+            raise ServefitError(f"A target of {value} for {name} cannot be met.", hint="Write a value above 0.")
+    if alone and not changes and base == Targets():
+        base = _from_settings()
+    targets = replace(base, **changes)
+    if targets.goodput_frac is None and targets.goodput_req_per_s is None:
+        targets = replace(targets, goodput_frac=0.99)
+    return targets
+
+
+def _from_settings() -> Any:
+    """Objectives of servefit.toml where there are any; else the textbook example: 100 ms, then 10 ms a token."""
+    from dataclasses import asdict
+
+    from servefit.measure.settings import load_settings
+    from servefit.objectives import Targets
+
+    wanted = {name: value for name, value in asdict(load_settings().objectives).items() if value is not None}
+    return replace(Targets(), **wanted) if wanted else Targets(ttft_s=0.1, tpot_s=0.01, goodput_frac=0.99)
+
+
+def _goodput(text: str) -> dict[str, Any]:
+    """Goodput as a share ("99%", "0.99") or as a rate ("4.5/s")."""
+    from servefit.units import parse_number
+
+    number, unit = parse_number(text.strip().removesuffix("/s").removesuffix("req"))
+    value = float(number)
+    if text.strip().endswith("/s"):
+        return {"goodput_req_per_s": value, "goodput_frac": None}
+    if unit == "%":
+        value /= 100
+    if value > 1:
+        raise ServefitError(f"--goodput {text} is a share above 1.", hint="Write 99% for a share, or 4.5/s for a rate.")
+    return {"goodput_frac": value, "goodput_req_per_s": None}
+
+
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ServefitError(f"--seats {text} is no whole number.", hint="Write 8, or 4,8,16.") from None
+
+
+def _with_machine(spec: "PlanSpec") -> "PlanSpec":
+    """With a calibration: its device among the devices; this machine's own figures where it is in no catalogue."""
+    from servefit.facts.devices import find_device
+    from servefit.plan.bases import THIS_MACHINE
+    from servefit.plan.spec import GivenDevice
+
+    wants_here = THIS_MACHINE in spec.devices
+    if any(d.name == THIS_MACHINE for d in spec.given_devices) or not (spec.calibrations or wants_here):
+        return spec
+    if spec.calibrations and not wants_here:
+        from servefit.calibrate.calibration import load_calibration
+
+        for path in spec.calibrations:
+            name = load_calibration(Path(path)).device
+            if name in spec.devices:
+                return spec
+            try:
+                found = find_device(name).name if name else ""
+            except ServefitError:
+                continue
+            if found:
+                return spec if found in spec.devices else replace(spec, devices=(found, *spec.devices))
+    from servefit.measure.machine import look  # type: ignore[import-not-found,unused-ignore]
+
+    machine = look()
+    here = GivenDevice(
+        name=THIS_MACHINE,
+        kind="cpu",
+        memory_bytes=machine.memory_bytes,
+        bandwidth_bytes_per_s=machine.bandwidth_bytes_per_s or 20e9,
+        origin="this machine, as servefit check sees it",
+    )
+    return replace(
+        spec, devices=tuple(dict.fromkeys((THIS_MACHINE, *spec.devices))), given_devices=(*spec.given_devices, here)
+    )

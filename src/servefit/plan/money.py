@@ -1,0 +1,74 @@
+"""What a candidate costs, and how good its answers are, from tables and files that say where they come from."""
+
+from pathlib import Path
+from typing import Any
+
+from servefit.errors import ServefitError
+from servefit.files import read_json
+from servefit.plan.plan import Cost, Figures
+
+
+def hourly_price(device: str) -> Any:
+    """The lowest on-demand price of one such device that is known; None where none is."""
+    try:
+        from servefit.facts.prices import hourly  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:  # until the price table lands
+        return None
+    return min(hourly(device), key=lambda p: p.usd_per_hour, default=None)
+
+
+def with_cost(device: str, count: int, figures: Figures | None) -> Cost | None:
+    """Per hour for `count` devices, per request and per million output tokens at what was served; None without a price.
+
+    usd_per_request = usd_per_hour / 3600 / req_per_s; usd_per_mtok = usd_per_hour / 3600 / output_tok_per_s x 10^6
+    """
+    price = hourly_price(device)
+    if price is None:
+        return None
+    usd = price.usd_per_hour * count
+    served = figures.req_per_s if figures else None
+    output = figures.output_tok_per_s if figures else None
+    return Cost(
+        usd_per_hour=usd,
+        usd_per_request=usd / 3600 / served if served else None,
+        usd_per_mtok=usd / 3600 / output * 1e6 if output else None,
+        source=f"{price.provider}: {price.source}",
+        as_of=price.date,
+    )
+
+
+def quality_scores(path: str) -> dict[str, float]:
+    """Precision -> score, from a table of numbers or from result files of lm-evaluation-harness.
+
+    Either {"bf16": 0.68, "fp8": 0.67}, or {"bf16": <a results.json of lm_eval>, ...}: then the mean over its tasks of
+    the first accuracy in each. Raises ServefitError where neither is found.
+    """
+    table = read_json(Path(path))
+    if isinstance(table, dict) and "results" in table:
+        raise ServefitError(
+            f"{path} is one result of lm-evaluation-harness, but of which precision?",
+            hint='Write {"bf16": <that file\'s content>, "fp8": ...}, or {"bf16": 0.68, "fp8": 0.67}.',
+        )
+    if not isinstance(table, dict) or not table:
+        raise ServefitError(f"{path} holds no scores.", hint='Write {"bf16": 0.68, "fp8": 0.67}.')
+    return {str(name): _score(value, f"{path}: {name}") for name, value in table.items()}
+
+
+def _score(value: Any, where: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    tasks = value.get("results") if isinstance(value, dict) else None
+    scores = [_accuracy(task) for task in tasks.values()] if isinstance(tasks, dict) else []
+    known = [s for s in scores if s is not None]
+    if not known:
+        raise ServefitError(f"{where} has no score.", hint="A number, or a result of lm-evaluation-harness with acc.")
+    return sum(known) / len(known)
+
+
+def _accuracy(task: Any) -> float | None:
+    if not isinstance(task, dict):
+        return None
+    for name in ("acc_norm,none", "acc,none", "exact_match,strict-match", "exact_match,none", "acc_norm", "acc"):
+        if isinstance(task.get(name), int | float):
+            return float(task[name])
+    return None
