@@ -148,6 +148,8 @@ def test_cached_prefix_without_a_count():
     ]
     again = [stream(i, i * 2.0, 0.06, [0.01] * 20, isl=1200) for i in range(8)]
     assert codes(by_hand(first + again)) == ["cached_prefix"]
+    assert codes(by_hand(first[:1] + again, load={"prompt_source": "given"})) == ["cached_prefix"]
+    assert codes(by_hand(first[:1] + again)) == ["cold_start"]
 
 
 def test_rate_limiting_is_not_slowness():

@@ -11,6 +11,7 @@ from servefit.errors import ServefitError
 from servefit.explain.case import Wall, wall_of
 from servefit.explain.decompose import observe_typed
 from servefit.explain.fixes import Change, Fix, Wish
+from servefit.explain.pictures import draw_roofline, draw_strip, itl_strip, roofline_dots, waterfall
 from servefit.explain.rules import Diagnosis, diagnose_run, diagnose_typed
 from servefit.records import load_run
 from servefit.units import fmt, fmt_percent, fmt_s, parse_bytes, parse_number, parse_seconds
@@ -129,6 +130,19 @@ def to_json(found: Diagnosis) -> dict[str, Any]:
         "ceiling_frac": found.ceiling_frac,
         "causes": found.causes,
         "fixes": found.fixes,
+        "figures": {
+            "roofline": [
+                {
+                    "name": d.name,
+                    "flop_per_byte": d.flop_per_byte,
+                    "flop_per_s": d.flop_per_s,
+                    "roof_flop_per_s": d.roof_flop_per_s,
+                    "roof_frac": d.roof_frac,
+                }
+                for d in roofline_dots(found.case)
+            ],
+            "itl_strip": itl_strip(found.case.features.run) if found.case.features else None,
+        },
         "work": [{"what": w.what, "line": w.line, "value": w.value} for w in found.work],
     }
 
@@ -148,6 +162,7 @@ def _print(found: Diagnosis, *, show_work: bool) -> None:
     if not found.causes:
         click.echo("\nNo rule found a cause beyond these parts.")
     _print_fixes(found.fixes)
+    _print_pictures(found)
     if show_work:
         click.echo("\nThe working:")
         for line in found.work:
@@ -158,6 +173,23 @@ def _print(found: Diagnosis, *, show_work: bool) -> None:
         "\nnext: "
         + ("servefit explain ... --show-work" if not show_work else "servefit measure URL (the same, measured)")
     )
+
+
+def _print_pictures(found: Diagnosis) -> None:
+    click.echo("")
+    for line in waterfall(found.waits):
+        click.echo(plain(line))
+    features = found.case.features
+    strip = itl_strip(features.run) if features else None
+    if strip:
+        click.echo("\nITL over time:")
+        for line in draw_strip(strip):
+            click.echo(line)
+    dots = roofline_dots(found.case)
+    if dots:
+        click.echo("")
+    for line in draw_roofline(dots, found.case.wall.origin):
+        click.echo(plain(line))
 
 
 def _part(wait: Any, name: str) -> str:

@@ -204,8 +204,12 @@ def _cached_untold(features: Features) -> Cause | None:
 
 
 def fresh_tok_per_s(features: Features) -> float | None:
-    """The fastest that this server read a prompt it cannot have known (the warm-up's, of 64 tokens or more)."""
-    rows = [r for r in features.run.rows if r.phase == "warmup" and r.ok and (r.isl or 0) >= 64 and r.ttft_from_send_s]
+    """The fastest that this server read a prompt it cannot have known: a warm-up's, of 64 tokens or more.
+
+    Where the same text was sent every time, only the very first request was new.
+    """
+    phase = "cold" if features.run.header.load.get("prompt_source") == "given" else "warmup"
+    rows = [r for r in features.run.rows if r.phase == phase and r.ok and (r.isl or 0) >= 64 and r.ttft_from_send_s]
     return max(((r.isl or 0) / (r.ttft_from_send_s or 1.0) for r in rows), default=None)
 
 

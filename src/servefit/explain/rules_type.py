@@ -23,6 +23,10 @@ def prefill_stall(case: Case) -> Cause | None:
     if len(long) < 3:
         return None
     usual = percentile((g.s for g in everything), 50) or 0.0
+    arrivals = [g.end_s for g in everything]
+    long = [g for g in long if not _others_wrote(g, everything, arrivals)]  # those were set back, see preemption
+    if len(long) < 3:
+        return None
     starters = sorted((r.chunk_s[0], r.due_s) for r in f.run.rows if r.chunk_s)
     firsts = [t for t, _ in starters]
     hit = [g for g in long if _ends_with_a_first(g, starters, firsts, usual)]
