@@ -135,11 +135,16 @@ class RequestRecord:
 
     @property
     def tpot_s(self) -> float | None:
-        """(last token - first token) / (tokens - 1); None below two tokens."""
-        tokens = self.osl if self.osl is not None else len(self.token_s)
-        if tokens < 2 or len(self.chunk_s) < 2:
+        """(last token - first token) / (tokens - 1); None below two tokens.
+
+        Where the first chunk carried k tokens, the time from first to last was that of tokens - k, so k stands for the 1:
+        four tokens an event, one event every 200 ms, is a TPOT of 50 ms at any length.
+        """
+        first = self.chunk_tok[0] if self.chunk_tok else 1
+        tokens = sum(self.chunk_tok) if self.chunk_tok else self.osl if self.osl is not None else len(self.chunk_s)
+        if tokens <= first or len(self.chunk_s) < 2:
             return None
-        return (self.chunk_s[-1] - self.chunk_s[0]) / (tokens - 1)
+        return (self.chunk_s[-1] - self.chunk_s[0]) / (tokens - first)
 
     @property
     def e2e_s(self) -> float | None:

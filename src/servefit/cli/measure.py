@@ -33,6 +33,7 @@ from servefit.workload.workload import Lengths, Workload
     "--timeout", "timeout_s", type=float, default=300.0, help="Give up on a request silent for so many seconds."
 )
 @click.option("--no-probe", is_flag=True, help="Ask the endpoint nothing first: no cold request, no warm-up.")
+@click.option("--selftest", is_flag=True, help="Measure servers whose answers are known, and say where we are wrong.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int | None:
@@ -48,6 +49,10 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
     from servefit.measure.client import Limits
     from servefit.measure.run import Options, default_folder, measure
 
+    if given.pop("selftest"):
+        from servefit.cli.measure_show import show_selftest
+
+        return show_selftest(as_json=as_json)
     if target is None:
         raise ServefitError("No target is named.", hint="servefit measure http://127.0.0.1:8080")
     workload = read_workload(given)

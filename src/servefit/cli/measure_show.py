@@ -117,6 +117,27 @@ def _intervals(run: Run) -> dict[str, dict[str, list[float] | None]]:
     return out
 
 
+def show_selftest(*, as_json: bool) -> int:
+    """Run the conformance suite; 0 where every trap is told as it is, else 4."""
+    from servefit.measure.selftest import Verdict, selftest
+
+    def tell(verdict: Verdict) -> None:
+        if not as_json:
+            mark = "FALSE" if verdict.complaints else "true"
+            click.echo(f"{mark:5}  {verdict.name}: {verdict.about}: {verdict.said}")
+            for complaint in verdict.complaints:
+                click.echo(f"         {plain(complaint)}")
+
+    verdicts = selftest(tell=tell)
+    wrong = [v for v in verdicts if v.complaints]
+    if as_json:
+        emit_json({"traps": len(verdicts), "wrong": len(wrong), "verdicts": verdicts})
+    else:
+        click.echo(f"{len(verdicts)} traps, {len(wrong)} told wrong.")
+        click.echo("next: servefit measure URL" if not wrong else "next: try again on a quiet machine")
+    return 4 if wrong else 0
+
+
 # --- progress ----------------------------------------------------------------------------------------------------------
 
 

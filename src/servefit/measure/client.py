@@ -52,7 +52,7 @@ class Exchange:
 
     __slots__ = (
         "_parser", "at_ns", "body", "complete", "connect_ns", "done_ns", "due_ns", "ends", "error", "failure",
-        "head_ns", "headers", "http_status", "id", "on_body", "owner", "reused", "sent_ns", "stamped", "started_ns",
+        "head_ns", "headers", "http_status", "id", "keep_alive", "on_body", "owner", "reused", "sent_ns", "stamped", "started_ns",
         "times_ns", "watch_bytes", "wire",
     )  # fmt: skip
 
@@ -77,6 +77,7 @@ class Exchange:
         self.headers: dict[str, str] = {}
         self.http_status: int | None = None
         self.complete = False
+        self.keep_alive = False
         self.failure: str | None = None
         """A status of `records.STATUSES` where the wire failed; None where HTTP ended as it should."""
         self.error = ""
@@ -101,6 +102,7 @@ class Exchange:
     def on_message_complete(self) -> None:
         """The answer has ended as HTTP says, unless it was informational."""
         self.complete = self.http_status is not None
+        self.keep_alive = bool(self._parser.should_keep_alive())
 
 
 class _Connection:
@@ -145,6 +147,25 @@ class Counters:
     busy_max: int = 0
 
 
+_held: list[int] = []
+"""A socket (its number) that keeps the kernel stamping: it begins only some time after the first that asks, and ends with the last."""
+
+
+def _start_stamping() -> bool:
+    """Have the kernel stamp arrivals from now on; False where it cannot."""
+    if sys.platform != "linux":
+        return False
+    if not _held:
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        except OSError:
+            sock.close()
+            return False
+        _held.append(sock.detach())
+    return True
+
+
 class Client:
     """Sends exchanges to one address and reads the answers; `poll` returns those that have ended."""
 
@@ -152,7 +173,7 @@ class Client:
         self.address = address
         self.limits = limits or Limits()
         self.counters = Counters()
-        self.kernel_clock = kernel_clock and sys.platform == "linux"
+        self.kernel_clock = kernel_clock and _start_stamping()
         self.ahead = 0
         """How many connections to hold open: one that the server closes is replaced at once."""
         self.watch: Any = None
@@ -492,7 +513,7 @@ class Client:
         self._busy -= 1
         self._ended.append(exchange)
         connection.exchange = None
-        keep = keep and connection.parser.should_keep_alive()
+        keep = keep and exchange.keep_alive
         connection.parser = exchange._parser = None  # noqa: SLF001 - a cycle; the collector rests while we measure
         if keep:
             connection.idle_ns = monotonic_ns()

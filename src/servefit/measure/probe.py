@@ -118,7 +118,9 @@ def ask_once(client: Client, wire: bytes) -> Exchange:
     return exchange
 
 
-def _get(client: Client, endpoint: Endpoint, path: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
+def get_json(
+    client: Client, endpoint: Endpoint, path: str, body: dict[str, Any] | None = None
+) -> dict[str, Any] | None:
     """The JSON object at `path`; None where there is none."""
     exchange = ask_once(client, endpoint._http("GET" if body is None else "POST", path, body))  # noqa: SLF001
     if exchange.failure == "refused":
@@ -143,7 +145,7 @@ def discover(endpoint: Endpoint) -> Endpoint:
     """The endpoint with what it tells about itself: models, engine, build, context length. Raises CannotMeasure."""
     client = Client(endpoint.address, limits=_QUICK)
     try:
-        listed = _get(client, endpoint, "/v1/models") or {}
+        listed = get_json(client, endpoint, "/v1/models") or {}
         entries = [m for m in listed.get("data") or [] if isinstance(m, dict) and isinstance(m.get("id"), str)]
         models = tuple(m["id"] for m in entries)
         engine, context = _engine(client, endpoint, entries)
@@ -190,15 +192,15 @@ def _engine(client: Client, endpoint: Endpoint, entries: list[dict[str, Any]]) -
     owner = str(entries[0].get("owned_by", "")) if entries else ""
     local = endpoint.url.scheme == "http"
     if owner == "vllm":
-        version = _get(client, endpoint, "/version") or {}
+        version = get_json(client, endpoint, "/version") or {}
         return {"name": "vllm", "build": str(version.get("version", ""))}, None
     if owner == "sglang":
         return {"name": "sglang"}, None
     if not local and owner:
         return {"name": owner}, None
-    if (told := _get(client, endpoint, "/api/version")) and isinstance(told.get("version"), str):
+    if (told := get_json(client, endpoint, "/api/version")) and isinstance(told.get("version"), str):
         return {"name": "ollama", "build": told["version"]}, None
-    if (props := _get(client, endpoint, "/props")) and "default_generation_settings" in props:
+    if (props := get_json(client, endpoint, "/props")) and "default_generation_settings" in props:
         settings = props["default_generation_settings"]
         context = settings.get("n_ctx") if isinstance(settings, dict) else None
         engine = {"name": "llama.cpp", "build": str(props.get("build_info", "")), "seats": props.get("total_slots")}
@@ -328,7 +330,7 @@ def _word_ids(client: Client, endpoint: Endpoint) -> tuple[int, ...]:
     for first in range(0, len(WORDS), 64):
         words = WORDS[first : first + 64]
         text = "".join(f" {w}" for w in words)
-        value = _get(
+        value = get_json(
             client,
             endpoint,
             "/tokenize",

@@ -43,9 +43,9 @@ def make_row(exchange: Exchange, planned: Planned, dialect: Dialect, *, start_ns
         body = _decoded(exchange, body, reply)
         if exchange.http_status == 200 and reply.malformed is None:
             dialect.read(body.data, reply)
-    status, error = _judge(exchange, reply, planned)
     times, tokens, answer = _arrivals(body, reply)
     osl, osl_source, chunk_tok = _output_tokens(reply, tokens, planned)
+    status, error = _judge(exchange, reply, planned, osl)
     prompt_known = reply.prompt_tok is not None
 
     def at(ns: int | None) -> float | None:
@@ -96,7 +96,7 @@ def _decoded(exchange: Exchange, body: Body, reply: Reply) -> Body:
         return body
 
 
-def _judge(exchange: Exchange, reply: Reply, planned: Planned) -> tuple[str, str | None]:
+def _judge(exchange: Exchange, reply: Reply, planned: Planned, osl: int | None) -> tuple[str, str | None]:
     """The row's status, and a sentence for anything that is not ok."""
     code = exchange.http_status
     evidence = reply.terminal or reply.finish_reason is not None
@@ -121,7 +121,7 @@ def _judge(exchange: Exchange, reply: Reply, planned: Planned) -> tuple[str, str
         return "truncated", f"ended after {len(reply.offsets)} chunks without a finish reason or a terminal event"
     if not reply.offsets:
         return "empty", "complete, but no token carried text"
-    return _judge_lengths(reply, planned)
+    return _judge_lengths(reply, planned, osl or 0)
 
 
 def _judge_http(code: int, exchange: Exchange) -> tuple[str, str]:
@@ -134,16 +134,15 @@ def _judge_http(code: int, exchange: Exchange) -> tuple[str, str]:
     return status, f"HTTP {code}: {said}"
 
 
-def _judge_lengths(reply: Reply, planned: Planned) -> tuple[str, str | None]:
+def _judge_lengths(reply: Reply, planned: Planned, wrote: int) -> tuple[str, str | None]:
     """Whether as much was read as was sent, and as much written as was asked."""
     if planned.isl is not None and reply.prompt_tok is not None and reply.prompt_tok > 0:
         allowed = max(4.0, planned.isl * planned.isl_tolerance_frac)
         if reply.prompt_tok < planned.isl - allowed:
             about = "" if planned.isl_tolerance_frac < 0.1 else "about "
             return "prompt_cut", f"the server read {reply.prompt_tok:,} prompt tokens of {about}{planned.isl:,} sent"
-    wrote = reply.output_tok if reply.output_tok is not None else len(reply.offsets)
     if planned.osl is not None and wrote < planned.osl:
-        if planned.eos_off and reply.output_tok is not None:
+        if planned.eos_off and "no_usage" not in reply.findings:
             return "short", f"{wrote:,} tokens of {planned.osl:,} asked, though the end-of-text token was switched off"
         if planned.phase == "load":
             reply.findings.add("fewer_tokens_than_asked")

@@ -1,62 +1,20 @@
 """Step time from a datasheet: bytes over bandwidth, arithmetic over peak, links; ceilings, floors, what cannot be true."""
 
 import math
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from typing import Literal
 
 from servefit.errors import ServefitError
 from servefit.facts.cited import Cited
 from servefit.facts.devices import Device
 from servefit.facts.models import Layers, ModelShape
 from servefit.facts.precisions import Precision, find_precision
+from servefit.physics.constants import EngineConstants, engine_constants, find_constants
 from servefit.physics.memory import kv_read_bytes, state_bytes, streamed_weight_bytes, weight_parts
 from servefit.physics.steptime import StepTime
+from servefit.units import fmt, fmt_s
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConstants:
-    """How far one engine on one class of device stays from the datasheet: few numbers, published, with their error."""
-
-    name: str
-    title: str
-    weights_eff: float
-    """Of the datasheet bandwidth, while weights stream."""
-    kv_eff: float
-    """The same while the KV cache is read."""
-    matmul_eff: float
-    """Of the dense peak, in linear layers."""
-    attention_eff: float
-    """Of the dense peak, in attention."""
-    p_norm: float
-    const_s: float
-    per_seq_s: float
-    per_tok_s: float
-    front_end_s: float
-    source: str
-    date: str
-    error: str
-    """What is known of the error where these constants were tried."""
-    kinds: tuple[str, ...] = ("gpu",)
-
-
-@cache
-def engine_constants() -> dict[str, EngineConstants]:
-    """The published constants by name, each with source and stated error."""
-    table = tomllib.loads(files("servefit.physics").joinpath("constants.toml").read_text("utf-8"))
-    return {
-        name: EngineConstants(name=name, **{**entry, "kinds": tuple(entry.get("kinds", ["gpu"]))})
-        for name, entry in table.items()
-    }
-
-
-def find_constants(name: str) -> EngineConstants:
-    """The constants of that name. Raises ServefitError with the names that are known."""
-    found = engine_constants().get(name)
-    if found is None:
-        raise ServefitError(f"There are no engine constants '{name}'.", hint=f"Known: {', '.join(engine_constants())}.")
-    return found
+__all__ = ["EngineConstants", "Finding", "engine_constants", "find_constants", "implausible", "roofline_step"]
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
@@ -326,3 +284,89 @@ def steps_ratio(
     """
     here, there = (weights_bytes + seqs * kv_read_bytes(model, tok, kv_bits) for tok in (ctx_tok, than_tok))
     return here / there
+
+
+# --- what cannot be true ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A measured time that physics does not allow: never a record, always a question about the measurement."""
+
+    code: Literal["tpot_below_floor", "ttft_below_floor"]
+    message: str
+    measured_s: float
+    floor_s: float
+    explains: tuple[str, ...]
+    """What usually lies behind it, likeliest first."""
+    implied_tok: int | None = None
+    """Prompt tokens that can have been computed in the measured time, where that is the question."""
+
+
+def implausible(
+    model: ModelShape,
+    device: Device,
+    precision: Precision | str | None = None,
+    *,
+    isl: int,
+    osl: int | None = None,
+    ttft_s: float | None = None,
+    tpot_s: float | None = None,
+    together: int = 1,
+    kv_bits: float = 16,
+    tp: int = 1,
+    slack_frac: float = 0.01,
+) -> tuple[Finding, ...]:
+    """What of a measured TTFT and TPOT cannot be, physically; empty where all of it can.
+
+    A token takes at least the bytes that it alone needs, (weights + its cache) / bandwidth: other sequences in the batch
+    only add. A first token takes at least the prompt's arithmetic at the dense peak. `together`: for the slowest of this
+    many prompts that started at once, the arithmetic of all of them. `slack_frac` forgives rounding.
+
+    A client that prints 3.47 ms a token for Llama-3.1-8B in 16 bit on an H100, where the weights alone take 4.48:
+
+    >>> from servefit.facts.devices import find_device
+    >>> from servefit.facts.models import find_model
+    >>> llama, h100 = find_model("llama-3.1-8b"), find_device("h100-sxm")
+    >>> [f.code for f in implausible(llama, h100, "bf16", isl=204, osl=63, tpot_s=0.00347)]
+    ['tpot_below_floor']
+
+    Left out: a device may run a few per cent above its datasheet clock; `slack_frac` can be raised for that.
+    """
+    found = []
+    doubt = "".join({device.cite("bandwidth_bytes_per_s").mark()})
+    if tpot_s is not None and tpot_s > 0:
+        floor = floor_s(model, device, precision, seqs=1, ctx_tok=isl + (osl or 2) // 2, kv_bits=kv_bits, tp=tp)
+        if tpot_s < floor * (1 - slack_frac):
+            rate = fmt(device.bandwidth_bytes_per_s * tp / 1e9)
+            found.append(Finding(
+                code="tpot_below_floor", measured_s=tpot_s, floor_s=floor,
+                message=f"{fmt_s(tpot_s)} a token is below the {fmt_s(floor)} that reading the weights once takes at {rate} GB/s{doubt}.",
+                explains=("several tokens came in one chunk and were counted as one gap, or tokens were counted twice",
+                          "speculative decoding", "a smaller or more quantised model is served than was named"),
+            ))  # fmt: skip
+    if ttft_s is not None and ttft_s > 0 and isl > 0:
+        floor = floor_s(model, device, precision, prefill_tok=isl, kv_bits=kv_bits, tp=tp) * together
+        if ttft_s < floor * (1 - slack_frac):
+            most = _most_prompt_tok(model, device, precision, ttft_s / together, isl, tp)
+            prompts = "the prompt" if together == 1 else f"{together} prompts at once"
+            found.append(Finding(
+                code="ttft_below_floor", measured_s=ttft_s, floor_s=floor, implied_tok=most,
+                message=f"{fmt_s(ttft_s)} to the first token is below the {fmt_s(floor)} that {prompts} of {fmt(isl)} tokens take "
+                f"at the dense peak: at most {fmt(most)} tokens a prompt were computed.",
+                explains=("a cached prefix", "the prompt was cut to the server's context setting",
+                          "the tokens were counted with another tokenizer", "the prompts did not all start at once"),
+            ))  # fmt: skip
+    return tuple(found)
+
+
+def _most_prompt_tok(  # noqa: PLR0917
+    model: ModelShape, device: Device, precision: Precision | str | None, time_s: float, most: int, tp: int
+) -> int:  # fmt: skip
+    """The longest prompt whose floor fits in `time_s`, at most `most`; by bisection, as the floor grows with the prompt."""
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = floor_s(model, device, precision, prefill_tok=middle, tp=tp) <= time_s
+        low, high = (middle, high) if fits else (low, middle)
+    return low
