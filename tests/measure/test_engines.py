@@ -417,7 +417,7 @@ def test_damaged_model_file_is_one_sentence(tmp_path, name, keep):
     cut = tmp_path / "cut.gguf"
     with whole.open("rb") as file:
         cut.write_bytes(file.read(keep))
-    with pytest.raises(ServefitError, match=r"cut\.gguf is (damaged|not a GGUF)"):
+    with pytest.raises(ServefitError, match=r"cut\.gguf is no weight file that can be read"):
         engines.start(name, model_file=cut)
 
 

