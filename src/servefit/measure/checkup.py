@@ -3,7 +3,8 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from servefit.errors import ServefitError
+from servefit.errors import CannotMeasure, ServefitError
+from servefit.facts.cited import Cited
 from servefit.facts.devices import Device, Kind
 from servefit.facts.models import ModelShape, all_models, find_model
 from servefit.measure import engines, fit
@@ -130,6 +131,33 @@ def check_here(ask: Ask, settings: Settings) -> Check:
         findings.append("no memory bandwidth is known for this chip; give it with --bandwidth 100GB/s")
     return Check(machine=machine, sweep=read, places=tuple(places), servers=seen[0] if seen else (),
                  findings=tuple(findings), asked_model=_asked_name(ask))  # fmt: skip
+
+
+def this_device(settings: Settings | None = None) -> Device:
+    """The first place of this machine (a GPU before the CPU) as a device: memory, bandwidth, usable share, each cited.
+
+    Raises CannotMeasure where no bandwidth is known. Peaks are None unless the catalogue has the chip.
+    """
+    check = check_here(Ask(servers=False), settings or Settings())
+    if not check.places:
+        raise CannotMeasure(
+            "The memory bandwidth of this machine is not known.", hint="Name a device of the catalogue."
+        )
+    place = check.places[0]
+    chip = place.name if place.kind == "gpu" else check.machine.chip if check.machine else ""
+    known = next(iter(fit.variants(chip, place.memory_bytes)), None)
+    measured = place.bandwidth_source.startswith("measured")
+    cited = {
+        "memory_bytes": Cited(value=place.memory_bytes, source="this machine's own count", status="measured"),
+        "bandwidth_bytes_per_s": Cited(value=place.bandwidth_bytes_per_s, source=place.bandwidth_source,
+                                       status="measured" if measured else "seen"),
+        "usable_memory_frac": Cited(value=place.usable_frac, source=place.usable_source, status="assumed"),
+    }  # fmt: skip
+    return Device(
+        name="this-machine", title=chip or "this machine", kind=place.kind, memory_bytes=place.memory_bytes,
+        bandwidth_bytes_per_s=place.bandwidth_bytes_per_s, usable_memory_frac=place.usable_frac, cited=cited,
+        flop_per_s=known.flop_per_s if known else None, note="; ".join(check.findings),
+    )  # fmt: skip
 
 
 def check_devices(devices: tuple[Device, ...], ask: Ask, settings: Settings) -> Check:
