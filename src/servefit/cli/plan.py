@@ -259,15 +259,16 @@ def _with_machine(spec: "PlanSpec") -> "PlanSpec":
                 continue
             if found:
                 return spec if found in spec.devices else replace(spec, devices=(found, *spec.devices))
-    from servefit.measure.machine import look  # type: ignore[import-not-found,unused-ignore]
+    from servefit.measure.checkup import this_device
 
-    machine = look()
+    machine = this_device()
     here = GivenDevice(
         name=THIS_MACHINE,
-        kind="cpu",
+        kind=machine.kind,
         memory_bytes=machine.memory_bytes,
-        bandwidth_bytes_per_s=machine.bandwidth_bytes_per_s or 20e9,
-        origin="this machine, as servefit check sees it",
+        bandwidth_bytes_per_s=machine.bandwidth_bytes_per_s,
+        usable_memory_frac=machine.usable_memory_frac,
+        origin=f"this machine, bandwidth {machine.cite('bandwidth_bytes_per_s').source}",
     )
     return replace(
         spec, devices=tuple(dict.fromkeys((THIS_MACHINE, *spec.devices))), given_devices=(*spec.given_devices, here)
