@@ -42,9 +42,9 @@ def row(**over: object) -> RequestRecord:
 def test_estimate_before(tmp_path: Path):
     """B7: 100 requests of 1,000 in and 500 out cost $0.20 at most; over the cap they are refused."""
     with guard(tmp_path / "l") as g:
-        assert g.require(n=100, isl=1000, osl=500).usd == pytest.approx(0.2)
+        assert g.require([(1000, 500)] * 100).usd == pytest.approx(0.2)
         with pytest.raises(AnswerIsNo, match="Over the cap"):
-            g.require(n=501, isl=1000, osl=500)
+            g.require([(1000, 500)] * 501)
 
 
 def test_stops_before_the_cap(tmp_path: Path):
@@ -65,6 +65,15 @@ def test_in_flight_counts_at_its_worst(tmp_path: Path):
         g.settle("0", row(osl=1))
         assert not g.may_send("6", isl=1000, osl=1000)
         assert g.may_send("7", isl=500, osl=200)
+
+
+def test_a_server_that_counts_more_is_learnt_from(tmp_path: Path):
+    """A chat template that adds half as much again makes the next reservations larger, so the cap still holds."""
+    with guard(tmp_path / "l", cap=0.0105) as g:
+        assert g.may_send("0", isl=1000, osl=500)
+        g.settle("0", row(isl=2000, osl=500))
+        g.may_send("1", isl=1000, osl=500)
+        assert g.spent_usd("month") == pytest.approx(0.003 + 0.003)
 
 
 def test_what_was_really_used(tmp_path: Path):
@@ -117,7 +126,7 @@ def test_the_tightest_cap_binds(tmp_path: Path):
     """Of three caps the one that leaves least stops the run, and is the one that is named."""
     limits = Limits(usd_per_run=0.003, usd_per_day=1.0, usd_per_month=10.0)
     with Guard(tmp_path / "l", PRICE, limits, now=lambda: NOW) as g:
-        assert g.estimate(n=2, isl=1000, osl=500).period == "run"
+        assert g.estimate([(1000, 500)] * 2).period == "run"
         assert [g.may_send(str(i), isl=1000, osl=500) for i in range(2)] == [True, False]
 
 

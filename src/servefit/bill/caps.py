@@ -8,7 +8,7 @@ across restarts. One capped run at a time: the ledger is locked.
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,7 +143,7 @@ class Guard:
     """Keeps a run under the caps: `require` before it starts, `may_send` before each request, `settle` after it.
 
     with Guard(ledger_path(), price, Limits(usd_per_month=20.0), target="fireworks") as guard:
-        guard.require(n=100, isl=6200, osl=300)
+        guard.require([(6200, 300)] * 100)
         if guard.may_send(row_id, isl=6200, osl=300): ...
         guard.settle(row_id, row)
     """
@@ -178,24 +178,27 @@ class Guard:
             for period in ("run", "day", "month")
         }
         self._open: dict[str, float] = {}
+        self._more = 1.0
+        """How many times a reservation has turned out too small (a chat template, a tokenizer): the next ones are larger."""
         self._prefix = f"{secrets.token_hex(6)}/"  # row ids repeat from run to run
 
     def spent_usd(self, period: Period = "run") -> float:
         """US dollars used in the period, this run's open requests at their worst case."""
         return self._spent[period]
 
-    def estimate(self, *, n: int, isl: int, osl: int) -> Estimate:
-        """What `n` such requests cost at most, beside the limit that leaves least."""
-        usd = n * worst_usd(self.price, isl=isl, osl=osl)
+    def estimate(self, shapes: Iterable[tuple[int, int]]) -> Estimate:
+        """What requests of these (prompt, answer) tokens cost at most, beside the limit that leaves least."""
+        each = [worst_usd(self.price, isl=isl, osl=osl) for isl, osl in shapes]
+        n, usd = len(each), sum(each)
         tightest = min(self.limits.by_period().items(), key=lambda item: item[1] - self._spent[item[0]], default=None)
         if tightest is None:
             return Estimate(n=n, usd=usd, period=None, limit_usd=None, spent_usd=self._spent["month"])
         period, limit = tightest
         return Estimate(n=n, usd=usd, period=period, limit_usd=limit, spent_usd=self._spent[period])
 
-    def require(self, *, n: int, isl: int, osl: int) -> Estimate:
+    def require(self, shapes: Iterable[tuple[int, int]]) -> Estimate:
         """The estimate; raises AnswerIsNo where the run would pass a cap."""
-        estimate = self.estimate(n=n, isl=isl, osl=osl)
+        estimate = self.estimate(shapes)
         if not estimate.fits:
             raise AnswerIsNo(
                 f"Over the cap: {estimate.sentence}",
@@ -205,7 +208,7 @@ class Guard:
 
     def may_send(self, key: str, *, isl: int, osl: int) -> bool:
         """Reserve one request's worst case under `key`; False where it would pass a cap: then do not send it."""
-        usd = worst_usd(self.price, isl=isl, osl=osl)
+        usd = worst_usd(self.price, isl=isl, osl=osl) * self._more
         if any(self._spent[period] + usd > limit for period, limit in self.limits.by_period().items()):
             return False
         self._note(key, usd, "reserved")
@@ -225,6 +228,11 @@ class Guard:
         else:
             written = osl if osl is not None else len(row.token_s) if row.chunk_s else (row.osl_asked or 0)
             usd = by_tokens(Shape(isl=isl, osl=written, cached_tok=min(row.cached_tok or 0, isl)), self.price).usd
+        expected = self._open.get(key)
+        if expected is None and row.isl_asked and row.osl_asked:  # a warm-up: nothing was reserved for it
+            expected = worst_usd(self.price, isl=row.isl_asked, osl=row.osl_asked) * self._more
+        if expected:
+            self._more = max(self._more, self._more * usd / expected)
         self._note(key, usd, "settled")
         return usd
 

@@ -22,6 +22,7 @@ from servefit.bill.hosted import (
     when,
     whole,
 )
+from servefit.facts.prices import all_hourly
 
 HOURS_A_MONTH = 730
 
@@ -37,13 +38,27 @@ def _price(ask: Ask, hardware: str, published: dict[str, tuple[float, str]]) -> 
 
 # --- Fireworks ------------------------------------------------------------------------------------------------------
 
-_FIREWORKS_USD = {
-    # fireworks.ai/pricing, on-demand GPUs, as read in 2026; given per GPU hour, billed per second.
-    "NVIDIA_H100_80GB": (7.0, "fireworks.ai/pricing, read in 2026"),
-    "NVIDIA_H200_141GB": (7.0, "fireworks.ai/pricing, read in 2026"),
-    "NVIDIA_B200_180GB": (10.0, "fireworks.ai/pricing, read in 2026"),
-    "NVIDIA_B300_288GB": (12.0, "fireworks.ai/pricing, read in 2026"),
+_FIREWORKS_DEVICES = {
+    "NVIDIA_A100_80GB": "a100-80gb",
+    "NVIDIA_H100_80GB": "h100-sxm",
+    "NVIDIA_H200_141GB": "h200-sxm",
+    "NVIDIA_B200_180GB": "b200",
+    "NVIDIA_B300_288GB": "b300",
 }
+"""Their accelerator types, by the catalogue's names."""
+
+
+def _published(provider: str, devices: dict[str, str]) -> dict[str, tuple[float, str]]:
+    """The provider's prices that the catalogue knows, by its own hardware names, with source, date and doubt."""
+    by_device = {p.device: p for p in all_hourly() if p.provider == provider}
+    found = {}
+    for theirs, ours in devices.items():
+        if price := by_device.get(ours):
+            doubt = f" ({price.status})" if price.doubtful else ""
+            found[theirs] = (price.usd_per_hour, f"{price.source}, {price.date}{doubt}")
+    return found
+
+
 _FIREWORKS_STATES = {"CREATING", "READY", "DELETING", "FAILED", "UPDATING", "DELETED"}
 
 
@@ -89,7 +104,7 @@ def _fireworks(ask: Ask, account: str, d: dict[str, Any]) -> Deployment:
                 billing, note = "soon", f"no replica now, but at least {least} are asked for"
     else:
         note = "no replica count" if state in _FIREWORKS_STATES else "a state that is not documented"
-    each, source = _price(ask, hardware or "", _FIREWORKS_USD)
+    each, source = _price(ask, hardware or "", _published("fireworks", _FIREWORKS_DEVICES))
     policy = d.get("autoscalingPolicy") if isinstance(d.get("autoscalingPolicy"), dict) else {}
     window = policy.get("scaleToZeroWindow") if policy else None
     sleeps = f"to zero after {window}" if window and least == 0 else "never to zero" if least else ""

@@ -50,7 +50,10 @@ def command() -> None:
 @click.option("--batch-frac", help="Batch API price as a share of the usual one, e.g. 0.5.")
 @click.option("--price-source", help="Where these prices come from.")
 @click.option("--price-date", help="When they were looked up.")
+@click.option("--token-model", help="Or look the prices up: the model as its provider names it (package genai-prices).")
+@click.option("--provider", help="At this provider.")
 @click.option("--usd-per-hour", help="Price of one machine for an hour.")
+@click.option("--device", help="Or a device of the catalogue: its cheapest on-demand price that is known.")
 @click.option("--capacity", help="Requests a second that one machine serves within the targets.")
 @click.option("--rate", help="Requests a second that arrive.")
 @click.option("--calls", default="1000", help="Also the price of this many calls.")
@@ -60,20 +63,22 @@ def cost(run: Path | None, as_json: bool, **given: str | None) -> None:
 
     servefit bill cost --isl 6200 --cached 6000 --osl 300 --price-in 0.15 --price-cached 0.015 --price-out 0.60
     """
-    from servefit.cli.bill_cost import shape_of, token_price
+    from servefit.cli.bill_cost import hourly_price, shape_of, token_price
 
     shape, capacity, capacity_from = shape_of(run, given)
     price = token_price(given)
     rate = _positive(given["rate"], "rate")
     calls = _positive(given["calls"], "calls") or 1000.0
-    hourly = _positive(given["usd_per_hour"], "usd-per-hour")
+    hourly, source, date = hourly_price(given)
     machine = None
     if hourly is not None:
         if capacity is None:
             raise ServefitError(
                 "A machine's price needs what it serves.", hint="Add --capacity (requests a second), or name a run."
             )
-        machine = Machine(usd_per_hour=hourly, capacity_req_per_s=capacity, capacity_from=capacity_from)
+        machine = Machine(
+            usd_per_hour=hourly, capacity_req_per_s=capacity, capacity_from=capacity_from, source=source, date=date
+        )
     if price is None and machine is None:
         raise ServefitError(
             "No price was given.", hint="Add --price-in (and --price-out), or --usd-per-hour and --capacity."
@@ -137,7 +142,7 @@ def _print_machine(machine: Machine, rate: float | None) -> None:
     at = rate or machine.capacity_req_per_s
     cost = by_machine(machine, at)
     click.echo(
-        f"By machine hours: {cost.machines} x {_usd(machine.usd_per_hour)} an hour serve {at:g} requests a second "
+        f"By machine hours (price: {plain(machine.source)}{', ' + machine.date if machine.date else ''}): {cost.machines} x {_usd(machine.usd_per_hour)} an hour serve {at:g} requests a second "
         f"({fmt_percent(cost.idle_frac)} idle, capacity {machine.capacity_from}): {_usd(cost.usd * 1000)} per 1,000 requests, "
         f"{_usd(cost.usd_per_day, 2)} a day; {_usd(cost.usd_full * 1000)} per 1,000 were it always full."
     )
@@ -314,9 +319,7 @@ def cap(  # noqa: PLR0917 - click passes them by name
             input_usd_per_mtok=float(parse_number(price_in)[0]), output_usd_per_mtok=float(parse_number(price_out)[0])
         )
         with Guard(path, price, limits) as guard:
-            estimate = guard.estimate(
-                n=_tokens(n, "n") or 0, isl=_tokens(isl, "isl") or 0, osl=_tokens(osl, "osl") or 0
-            )
+            estimate = guard.estimate([(_tokens(isl, "isl") or 0, _tokens(osl, "osl") or 0)] * (_tokens(n, "n") or 0))
     theirs, errors = _provider_limits()
     over = [(period, usd) for period, usd in limits.by_period().items() if used.get(period, 0.0) > usd]
     if as_json:

@@ -1,6 +1,7 @@
 """What `bill cost` reads: lengths and throughput from a run, token prices from flags, servefit.toml or genai-prices."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from servefit.bill.cost import Shape, TokenPrice
@@ -34,9 +35,14 @@ def shape_of(run: Path | None, given: Mapping[str, str | None]) -> tuple[Shape, 
 
 
 def token_price(given: Mapping[str, str | None]) -> TokenPrice | None:
-    """The token price that the flags give; None where they give none."""
+    """The token price that the flags give, or that the genai-prices package has for --token-model; None without either."""
     if given["price_in"] is None:
-        return None
+        if given["token_model"] is None:
+            return None
+        from servefit.cli.spend import published_price
+
+        found = published_price(given["token_model"], given["provider"])
+        return replace(found, batch_frac=_price(given["batch_frac"], "batch-frac"))
     return TokenPrice(
         input_usd_per_mtok=_price(given["price_in"], "price-in") or 0.0,
         cached_input_usd_per_mtok=_price(given["price_cached"], "price-cached"),
@@ -45,6 +51,31 @@ def token_price(given: Mapping[str, str | None]) -> TokenPrice | None:
         source=given["price_source"] or "given on the command line",
         date=given["price_date"],
     )
+
+
+def hourly_price(given: Mapping[str, str | None]) -> tuple[float | None, str, str | None]:
+    """US dollars an hour of one machine, its source and date: the flag's, else the cheapest on-demand price of --device."""
+    if given["usd_per_hour"] is not None:
+        value = float(parse_number(given["usd_per_hour"])[0])
+        if value <= 0:
+            raise ServefitError(
+                f"--usd-per-hour {given['usd_per_hour']} is not above zero.", hint="Write for example 2.69."
+            )
+        return value, given["price_source"] or "given on the command line", given["price_date"]
+    if given["device"] is None:
+        return None, "", None
+    from servefit.facts.prices import Provisioning, hourly
+
+    kinds: tuple[Provisioning, ...] = ("on-demand", "dedicated") if given["provider"] else ("on-demand",)
+    known = [p for p in hourly(given["device"], kinds=kinds) if given["provider"] in {None, p.provider}]
+    if not known:
+        where = f" at {given['provider']}" if given["provider"] else ""
+        raise ServefitError(
+            f"No hourly price of {given['device']}{where} is known.", hint="Give it with --usd-per-hour."
+        )
+    best = known[0]
+    doubt = f" ({best.status})" if best.doubtful else ""
+    return best.usd_per_hour, f"{best.provider}, {best.product}, {best.source}{doubt}", best.date
 
 
 def _price(text: str | None, name: str) -> float | None:

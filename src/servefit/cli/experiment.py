@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from servefit.cli.show import emit_json, plain, table
-from servefit.errors import AnswerIsNo, CannotMeasure, ServefitError
+from servefit.errors import AnswerIsNo, ServefitError
 from servefit.explain import experiments
 from servefit.explain.case import wall_of
 from servefit.explain.experiments import Conclusion, Pace, Trial
@@ -196,11 +196,12 @@ def _run(
     target: str, trials: tuple[Trial, ...], given: dict[str, Any], name: str, *, may_refuse: bool = False
 ) -> list[tuple[Trial, Run | None, str]]:
     """Each trial measured on the target; with `may_refuse`, one that the server refuses is None with what was said."""
+    from servefit.cli.measure import endpoint_of
     from servefit.cli.measure_show import watcher
-    from servefit.measure.probe import find_endpoint
+    from servefit.cli.spend import capped
     from servefit.measure.run import Options, default_folder, measure
 
-    endpoint = find_endpoint(target, model=given["model_name"], dialect="", api_key_env=given["api_key_env"])
+    endpoint = endpoint_of(target, model=given["model_name"], api_key_env=given["api_key_env"])
     if endpoint.paid:
         click.echo(f"{endpoint.name} is a paid target: these requests cost money.", err=True)
     root: Path = given["out"] or default_folder(f"{name}-{endpoint.name}", Path("runs"))
@@ -210,10 +211,13 @@ def _run(
             click.echo(f"{number} of {len(trials)}: {trial.label}", err=True)
         folder = root / "".join(c if c.isalnum() else "-" for c in trial.label)
         try:
-            with watcher(quiet=given["quiet"]) as progress:
-                done.append((trial, measure(endpoint, trial.workload, Options(out=folder, progress=progress)), ""))
-        except (CannotMeasure, AnswerIsNo, ServefitError) as error:
-            if not may_refuse or not any(run for _, run, _ in done):
+            with (
+                watcher(quiet=given["quiet"]) as progress,
+                capped(Options(out=folder, progress=progress), endpoint, trial.workload) as options,
+            ):
+                done.append((trial, measure(endpoint, trial.workload, options), ""))
+        except ServefitError as error:
+            if isinstance(error, AnswerIsNo) or not may_refuse or not any(run for _, run, _ in done):
                 raise
             done.append((trial, None, error.message))
     return done

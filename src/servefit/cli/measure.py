@@ -46,6 +46,7 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
     E2E   due to the last token
     """
     from servefit.cli.measure_show import show_run, watcher
+    from servefit.cli.spend import capped
     from servefit.measure.client import Limits
     from servefit.measure.run import Options, default_folder, measure
 
@@ -71,7 +72,8 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
             progress=progress,
         )
         try:
-            run = measure(endpoint, workload, options)
+            with capped(options, endpoint, workload) as limited:
+                run = measure(endpoint, workload, limited)
             interrupted = False
         except KeyboardInterrupt:
             from servefit.records import load_run
@@ -87,9 +89,20 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
 
 
 def _endpoint(target: str, given: dict[str, Any]) -> Any:
-    from servefit.measure.probe import find_endpoint
+    return endpoint_of(target, model=given["model"], dialect=given["dialect"], api_key_env=given["api_key_env"])
 
-    return find_endpoint(target, model=given["model"], dialect=given["dialect"], api_key_env=given["api_key_env"])
+
+def endpoint_of(name: str, *, model: str | None = None, dialect: str = "", api_key_env: str | None = None) -> Any:
+    """The endpoint of a target: a name of servefit.toml, an engine that runs here, a usual port, a hosted one, or a URL."""
+    from servefit.measure.probe import find_endpoint
+    from servefit.measure.targets import find_target, looks_like_url
+
+    target = find_target(name)
+    return find_endpoint(
+        target.url, model=model or target.model, dialect=dialect or target.dialect,
+        api_key_env=api_key_env or target.api_key_env, name="" if looks_like_url(name) else target.name or name,
+        paid=target.paid, expect_failure=target.expect_failure, ca_file=target.ca_file,
+    )  # fmt: skip
 
 
 def read_workload(given: dict[str, Any]) -> Workload:

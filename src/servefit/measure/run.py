@@ -21,7 +21,7 @@ from servefit.measure.pace import ClosedLoop, OpenLoop, Pace
 from servefit.measure.probe import Endpoint, accept, complain, discover, learn_tokens
 from servefit.measure.prompts import PromptMaker, make_prompt
 from servefit.measure.rows import Planned, make_row
-from servefit.records import RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
+from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
 from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request, schedule_sha256
 from servefit.workload.workload import Workload, workload_sha256
@@ -56,6 +56,10 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     progress: Callable[[Progress], None] | None = None
     stop_early: Callable[[Sequence[RequestRecord]], bool] | None = None
+    may_send: Callable[[str, int, int], bool] | None = None
+    """Asked before each request (its id, prompt tokens, answer tokens): False ends the load, as at a spend cap."""
+    settled: Callable[[RequestRecord], None] | None = None
+    """Told each row as it ends, warm-up and cold start too: what was really used."""
 
 
 @dataclass(slots=True)
@@ -98,6 +102,8 @@ def measure(
             done, base_s = _already(options.out, header)
         for row in prepared.rows:
             writer.append(_moved(row, base_s))
+            if options.settled is not None:
+                options.settled(row)
         left = [r for r in requests if str(r.id) not in done]
         load = Load(prepared, workload, left, options, writer, base_s=base_s)
         interrupted = False
@@ -111,6 +117,10 @@ def measure(
         health = load.health()
         run = Run(header=header, rows=tuple(iter_rows(options.out)))
         final = judge_run(run, health, workload, interrupted=interrupted)
+        if load.capped:
+            word = Finding(code="capped", level="note", message=f"The spend cap ended the load after {len(run.load_rows)} requests.",
+                           hint="Raise [caps] in servefit.toml, or ask for less.")  # fmt: skip
+            final = replace(final, findings=(*final.findings, word))
         writer.finish(final)
     if interrupted:
         raise KeyboardInterrupt
@@ -178,6 +188,8 @@ class Load:
         self._recent: deque[RequestRecord] = deque(maxlen=1000)
         self._late_ns: list[int] = []
         self._told_ns = 0
+        self.capped = False
+        """Whether a cap ended the load before its last request."""
         self._health = Health()
         self._ahead = self._connections_wanted(prepared)
 
@@ -216,6 +228,8 @@ class Load:
             if not self._ready:
                 self._build(1)
                 now = monotonic_ns()
+            if self.capped or not self._may_send(self._ready[0].owner):
+                return None
             exchange = self._ready.popleft()
             _, user, exchange.due_ns = pace.take(now)
             exchange.owner = replace(exchange.owner, user=user) if user is not None else exchange.owner
@@ -224,6 +238,16 @@ class Load:
                 self._late_ns.append(max(0, (exchange.started_ns - due)))
             sent += 1
         return None
+
+    def _may_send(self, planned: Planned) -> bool:
+        """Whether the cap leaves room; asked again once everything that has ended is settled."""
+        may_send = self._options.may_send
+        if may_send is None or may_send(planned.id, planned.isl or 0, planned.osl or 0):
+            return True
+        while self._backlog:
+            self._record(self._backlog.popleft())
+        self.capped = not may_send(planned.id, planned.isl or 0, planned.osl or 0)
+        return not self.capped
 
     def _turn(self, pace: Pace, due: int | None) -> bool:
         """Read once; where nothing had come, use the moment. False where enough has been measured."""
@@ -312,6 +336,8 @@ class Load:
             secret=self._endpoint.secret,
         )
         self._writer.append(row)
+        if self._options.settled is not None:
+            self._options.settled(row)
         self._done += 1
         self._by_status[row.status] += 1
         self._recent.append(row)
