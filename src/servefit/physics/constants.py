@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 
 from servefit.errors import ServefitError
+from servefit.facts.devices import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class EngineConstants:
     error: str
     """What is known of the error where these constants were tried."""
     kinds: tuple[str, ...] = ("gpu",)
+    devices: tuple[str, ...] = ()
+    """Where they were tried; on another device they are an extrapolation, and `origin` says so."""
 
 
 @cache
@@ -39,7 +42,10 @@ def engine_constants() -> dict[str, EngineConstants]:
     """The published constants by name, each with source and stated error."""
     table = tomllib.loads(files("servefit.physics").joinpath("constants.toml").read_text("utf-8"))
     return {
-        name: EngineConstants(name=name, **{**entry, "kinds": tuple(entry.get("kinds", ["gpu"]))})
+        name: EngineConstants(
+            name=name,
+            **{**entry, "kinds": tuple(entry.get("kinds", ["gpu"])), "devices": tuple(entry.get("devices", ()))},
+        )
         for name, entry in table.items()
     }
 
@@ -50,3 +56,15 @@ def find_constants(name: str) -> EngineConstants:
     if found is None:
         raise ServefitError(f"There are no engine constants '{name}'.", hint=f"Known: {', '.join(engine_constants())}.")
     return found
+
+
+def constants_for(device: Device) -> EngineConstants | None:
+    """The constants that were tried on this device, else the first of its kind; None where none are (CPUs).
+
+    >>> from servefit.facts.devices import find_device
+    >>> constants_for(find_device("rtx-4090")).name, constants_for(find_device("a100-80gb")).name
+    ('vllm-4090', 'vllm')
+    """
+    known = engine_constants().values()
+    tried = next((c for c in known if device.name in c.devices), None)
+    return tried or next((c for c in known if device.kind in c.kinds), None)

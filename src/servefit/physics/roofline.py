@@ -9,12 +9,20 @@ from servefit.facts.cited import Cited
 from servefit.facts.devices import Device
 from servefit.facts.models import Layers, ModelShape
 from servefit.facts.precisions import Precision, find_precision
-from servefit.physics.constants import EngineConstants, engine_constants, find_constants
+from servefit.physics.constants import EngineConstants, constants_for, engine_constants, find_constants
 from servefit.physics.memory import kv_read_bytes, state_bytes, streamed_weight_bytes, weight_parts
 from servefit.physics.steptime import StepTime
 from servefit.units import fmt, fmt_s
 
-__all__ = ["EngineConstants", "Finding", "engine_constants", "find_constants", "implausible", "roofline_step"]
+__all__ = [
+    "EngineConstants",
+    "Finding",
+    "constants_for",
+    "engine_constants",
+    "find_constants",
+    "implausible",
+    "roofline_step",
+]
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
@@ -204,7 +212,8 @@ def _origin(  # noqa: PLR0917
     doubt = f"; doubtful: {', '.join(doubts)}" if doubts else ""
     missing = "" if peak else "; no peak arithmetic figure, so prefill counts memory only"
     if c:
-        return f"{head}: {c.title} ({c.source}, {c.date}; {c.error}){doubt}{missing}"
+        tried = "" if not c.devices or device.name in c.devices else f"; not tried on {device.name}"
+        return f"{head}: {c.title} ({c.source}, {c.date}; {c.error}{tried}){doubt}{missing}"
     return f"{head}: datasheet only, a lower bound{doubt}{missing}"
 
 
