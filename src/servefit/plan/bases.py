@@ -14,7 +14,9 @@ from servefit.facts.models import ModelShape, find_model
 from servefit.facts.names import key
 from servefit.facts.precisions import Precision, find_precision
 from servefit.files import sha256
-from servefit.physics.roofline import EngineConstants, engine_constants, find_constants, roofline_step
+from servefit.physics.constants import EngineConstants, find_constants
+from servefit.physics.constants import constants_for as tried_on
+from servefit.physics.roofline import roofline_step
 from servefit.physics.steptime import StepTime
 from servefit.plan.plan import StepBasis
 from servefit.plan.spec import GivenDevice, PlanSpec
@@ -214,9 +216,9 @@ def _basis(
 
 
 def constants_for(engine: str, device: Device) -> EngineConstants | None:
-    """The published engine constants for a device: the named ones, else the first of its kind; None: datasheet alone."""
+    """The published engine constants: the named ones, else those tried on the device or its kind; None: datasheet alone."""
     if engine == DATASHEET:
         return None
     if engine:
         return find_constants(engine)
-    return next((c for c in engine_constants().values() if device.kind in c.kinds), None)
+    return tried_on(device)
