@@ -4,13 +4,16 @@ from __future__ import annotations  # array[float] is a type only to the checker
 
 import math
 from array import array
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from servefit.stats import Spread, rank, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Sequence as Many
 
 OK, UNFINISHED, REJECTED, NOT_DUE = 0, 1, 2, 3
 """Codes in `Outcome.status`; a request that was not due before the horizon is no part of the run."""
@@ -50,8 +53,7 @@ class Gaps:
         if n == 0:
             return Spread(n=0)
         total = math.fsum(w * (k * a + d * (k * (k - 1) // 2)) for w, a, k, d in self.series())
-        longest = max(a + max(d, 0.0) * (k - 1) for _, a, k, d in self.series())
-        p50, p90, p95, p99 = (self.percentile(p) for p in (50, 90, 95, 99))
+        p50, p90, p95, p99, longest = self.at_ranks([*(rank(p, n) for p in (50, 90, 95, 99)), n])
         return Spread(n=n, p50=p50, p90=p90, p95=p95, p99=p99, mean=total / n, max=longest)
 
     def percentile(self, p: int) -> float | None:
@@ -63,7 +65,35 @@ class Gaps:
         0.011
         """
         n = self.n
-        return _select(list(self.series()), rank(p, n)) if n else None
+        return self.at_ranks([rank(p, n)])[0] if n else None
+
+    def at_ranks(self, ranks: Many[int]) -> list[float]:
+        """The gaps at these 1-based ranks, each exactly one of the gaps.
+
+        Were every series as short as its shortest gap, or as long as its longest, the rank would fall on a value below or
+        above the right one: only the few series that reach between the two are looked into.
+        """
+        lows = [a + min(d, 0.0) * (k - 1) for _, a, k, d in self.series()]
+        highs = [a + max(d, 0.0) * (k - 1) for _, a, k, d in self.series()]
+        sizes = [w * k for w, k in zip(self.weight, self.count, strict=True)]
+        low_at, low_sum = _cumulated(lows, sizes)
+        high_at, high_sum = _cumulated(highs, sizes)
+        out = []
+        for wanted in ranks:
+            least = low_at[bisect_left(low_sum, wanted)]
+            most = high_at[bisect_left(high_sum, wanted)]
+            below = bisect_left(high_at, least)
+            left = wanted - (high_sum[below - 1] if below else 0)
+            rows = zip(lows, highs, self.weight, self.first_s, self.count, self.delta_s, strict=True)
+            near = [(w, a, k, d) for low, high, w, a, k, d in rows if low <= most and high >= least]
+            out.append(_select(near, left))
+        return out
+
+
+def _cumulated(values: list[float], sizes: list[int]) -> tuple[list[float], list[int]]:
+    """The values in order, and how many gaps belong to each and those before."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    return [values[i] for i in order], list(accumulate(sizes[i] for i in order))
 
 
 def _select(series: list[tuple[int, float, int, float]], wanted: int) -> float:

@@ -58,6 +58,8 @@ class Server:
         self.now_s = 0.0
         self.wake_s = float("inf")
         """When it next looks for something to do."""
+        self.free_s = 0.0
+        """When the step in flight ends."""
         self.last_call = False
         """Nobody else can come: what waits for company goes alone."""
         self.stopped = False
@@ -232,6 +234,7 @@ def _padded(server: Server, *, ready: bool, seats: int | None = None) -> Batch |
     if not server.running:
         if not (ready or (server.last_call and server.waiting)):
             return None
+        server.last_call = False
         _start_padded(server, seats or server.config.seats)
         longest = server.padded_isl
         n = len(server.running)

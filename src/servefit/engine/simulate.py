@@ -6,6 +6,7 @@ from collections.abc import Sequence as Many
 from typing import Any
 
 from servefit.engine.config import EngineConfig, Speculation, check_config
+from servefit.engine.jump import can_jump, simulate_jumping
 from servefit.engine.outcome import NOT_DUE, OK, REJECTED, UNFINISHED, Gaps, Outcome
 from servefit.engine.policies import Server
 from servefit.engine.sequence import Sequence
@@ -40,7 +41,8 @@ def simulate(
     (0.01, 0.03, 3)
     """
     check_config(config)
-    return simulate_stepping(requests, config, step, concurrency=concurrency, think_s=think_s, horizon_s=horizon_s)
+    run = simulate_jumping if can_jump(requests, config) else simulate_stepping
+    return run(requests, config, step, concurrency=concurrency, think_s=think_s, horizon_s=horizon_s)
 
 
 def simulate_stepping(

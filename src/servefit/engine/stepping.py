@@ -31,7 +31,10 @@ class Arrivals:
         self.step = step
         self.sequences = [Sequence(request=r, index=i, isl=r.isl, osl=r.osl) for i, r in enumerate(requests)]
         self.issued: list[Sequence] = []
+        self.last_s = 0.0
+        """When the last one so far was ready."""
         self._pending: list[tuple[float, int]] = []
+        self._ends: list[tuple[float, int]] = []
         self._next_turn: dict[int, int] = {}
         heads: list[int] = []
         last: dict[int, int] = {}
@@ -56,7 +59,16 @@ class Arrivals:
         heapq.heappush(self._pending, (seq.ready_s, index))
 
     def ended(self, seq: Sequence, at_s: float) -> None:
-        """The answer of `seq` is complete (or refused): its session or its user goes on."""
+        """The answer of `seq` is complete (or refused) at `at_s`, which may still lie ahead."""
+        heapq.heappush(self._ends, (at_s, seq.index))
+
+    def settle(self, until_s: float) -> None:
+        """Let those go on whose answers ended before anything else happens: their session, or their user."""
+        while self._ends and self._ends[0][0] <= min(until_s, self.next_s) + EPSILON_S:
+            at_s, index = heapq.heappop(self._ends)
+            self._go_on(self.sequences[index], at_s)
+
+    def _go_on(self, seq: Sequence, at_s: float) -> None:
         follow = self._next_turn.get(seq.index)
         if follow is not None:
             self._issue(follow, max(at_s + self.think_s, self.sequences[follow].request.due_s), seq.user)
@@ -70,7 +82,8 @@ class Arrivals:
 
     def pop(self) -> Sequence:
         """The next request that is ready."""
-        return self.sequences[heapq.heappop(self._pending)[1]]
+        self.last_s, index = heapq.heappop(self._pending)
+        return self.sequences[index]
 
 
 def drive(
@@ -89,6 +102,7 @@ def drive(
     """
     while True:
         server = min(servers, key=_wake)
+        arrivals.settle(server.wake_s)
         if arrivals.next_s <= server.wake_s + EPSILON_S and arrivals.next_s < math.inf:
             if arrivals.next_s > horizon_s:
                 for other in servers:
@@ -101,7 +115,7 @@ def drive(
         elif waiting := [s for s in servers if s.waiting and not s.stopped]:
             for other in waiting:
                 other.last_call = True
-                other.wake_s = other.now_s
+                other.wake_s = max(other.free_s, arrivals.last_s)
         else:
             return
 
@@ -129,9 +143,7 @@ def deliver(seq: Sequence, server: Server, arrivals: Arrivals) -> None:
     server.last_call = False
     if server.stopped:
         return
-    if not server.running and (server.wake_s == math.inf or server.wake_s > seq.ready_s):
-        server.now_s = max(server.now_s, seq.ready_s)
-        server.wake_s = server.now_s
+    server.wake_s = min(server.wake_s, max(server.free_s, seq.ready_s))
 
 
 def duration_s(config: EngineConfig, step: StepTime, batch: Batch, *, last_tok: int = 0) -> float:
@@ -161,6 +173,10 @@ def _step(
     hand_over: Callable[[Sequence, float], bool] | None,
     on_step: Callable[[Server, Batch, float], None] | None,
 ) -> None:
+    if server.wake_s > horizon_s:
+        server.stopped = True
+        server.wake_s = math.inf
+        return
     server.now_s = server.wake_s
     server.done_in_flight = 0
     batch = POLICIES[server.config.policy](server)
@@ -179,7 +195,7 @@ def _step(
     server.busy_s += took_s
     if on_step:
         on_step(server, batch, end_s)
-    server.wake_s = end_s
+    server.wake_s = server.free_s = end_s
     for seq, tok in batch.prefills:
         seq.computed_tok += tok
         if seq.computed_tok == seq.known_tok:

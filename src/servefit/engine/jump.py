@@ -1,0 +1,217 @@
+"""The jumping engine: a schedule laid out in arrays, run by `kernel`, compiled where numba is there and it pays.
+
+The same source and the same figures either way, to the bit. Starting numba costs about as much as 10,000 requests
+uncompiled, so the first few are run uncompiled.
+"""
+
+import importlib.util
+import math
+import sys
+from array import array
+from collections.abc import Sequence as Many
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from servefit.engine import kernel
+from servefit.engine.config import EngineConfig
+from servefit.engine.kv_cache import UNLIMITED
+from servefit.engine.outcome import NOT_DUE, UNFINISHED, Gaps, Outcome
+from servefit.physics.steptime import StepTime
+from servefit.workload.requests import Request
+
+PAYS_AFTER = 30_000
+"""Requests that a process simulates uncompiled before it loads numba."""
+_simulated = 0
+_KINDS = {
+    "none": kernel.NONE,
+    "static": kernel.STATIC,
+    "dynamic": kernel.DYNAMIC,
+    "continuous": kernel.CONTINUOUS,
+    "chunked": kernel.CHUNKED,
+}
+
+
+def can_jump(requests: Many[Request], config: EngineConfig) -> bool:
+    """Whether the jumping engine knows these settings; prefix caches, speculation and priorities are stepped through."""
+    if config.speculation is not None or config.prefix_cache:
+        return False
+    return config.order == "fcfs" or all(r.priority == requests[0].priority for r in requests)
+
+
+def simulate_jumping(
+    requests: Many[Request],
+    config: EngineConfig,
+    step: StepTime,
+    *,
+    concurrency: int | None = None,
+    think_s: float = 0.0,
+    horizon_s: float | None = None,
+    compiled: bool | None = None,
+) -> Outcome:
+    """The same figures as stepping gives, to rounding. `compiled` None means: once it pays, and numba is there."""
+    global _simulated  # noqa: PLW0603 - how much this process has done decides what pays, never what comes out
+    _simulated += len(requests)
+    module = kernel_compiled() if compiled or (compiled is None and _simulated > PAYS_AFTER) else None
+    whole, times, scalars, floats, series = _lay_out(requests, config, step, concurrency, numpy=module is not None)
+    limits, coefficients = _limits(requests, config, step, think_s, horizon_s)
+    padded = config.policy in ("none", "static", "dynamic")
+    code: Any = module or kernel
+    run = code.run_padded if padded else code.run_together
+    while not run(whole, times, scalars, floats, limits, coefficients, series):
+        series = tuple(_twice(column) for column in series)
+    state = (whole, times, scalars, floats, series)
+    return _outcome(state, config, horizon_s)
+
+
+@cache
+def kernel_compiled() -> ModuleType | None:
+    """A second copy of `kernel` with every function compiled (and cached on disk); None where numba is not installed."""
+    if importlib.util.find_spec("numba") is None:
+        return None
+    import numba
+
+    assert kernel.__spec__ is not None
+    name = "servefit.engine.kernel_compiled"
+    spec = importlib.util.spec_from_file_location(name, kernel.__file__)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+
+    for key, value in list(vars(module).items()):
+        if callable(value) and getattr(value, "__module__", "") == name:
+            setattr(module, key, numba.njit(cache=True, _nrt=False)(value))
+    return module
+
+
+def _lay_out(
+    requests: Many[Request], config: EngineConfig, step: StepTime, concurrency: int | None, *, numpy: bool
+) -> tuple[Any, ...]:
+    """The arrays R, X, S, F and the gap series of `kernel`, as lists or as numpy arrays."""
+    n = len(requests)
+    width = min(config.seats, n)
+    follow, heads = [-1] * n, []
+    last: dict[int, int] = {}
+    for i, request in enumerate(requests):
+        if request.session is None:
+            heads.append(i)
+            continue
+        if request.session in last:
+            follow[last[request.session]] = i
+        else:
+            heads.append(i)
+        last[request.session] = i
+    now = heads if concurrency is None else heads[:concurrency]
+    later = heads[len(now) :]
+    front, per_tok = step.front_end_s, step.front_end_per_tok_s
+    ready = sorted((requests[i].due_s + front + per_tok * requests[i].isl, i) for i in now)
+    status = [NOT_DUE] * n
+    for _, i in ready:
+        status[i] = UNFINISHED
+    zeros = [0] * n
+    wide = [0] * (width + 2)
+    whole: list[list[int]] = [
+        [r.isl for r in requests], [r.osl for r in requests], zeros, zeros, [-1] * n, zeros, zeros, zeros, status, zeros,
+        follow, [*later, *([0] * (n - len(later)))], [i for _, i in ready] + [0] * (n - len(ready)), zeros, wide, wide * 2,
+        [0] * config.block_tok, wide, wide, wide,
+    ]  # fmt: skip
+    nans = [math.nan] * n
+    arriving = [at for at, _ in ready] + [0.0] * (n - len(ready))
+    times: list[list[float]] = [
+        [r.due_s for r in requests], nans, nans, [0.0] * n, [0.0] * n, arriving, [0.0] * (width + 2)
+    ]  # fmt: skip
+    scalars = [0] * kernel.SCALARS
+    total = UNLIMITED if config.kv_blocks is None else config.kv_blocks
+    scalars[kernel.FREE] = scalars[kernel.LOW] = total
+    scalars[kernel.PARTIAL] = scalars[kernel.NEWEST] = -1
+    scalars[kernel.GROUPS] = 1
+    scalars[kernel.A_TAIL] = len(ready)
+    scalars[kernel.L_TAIL] = len(later)
+    room = 4 * n + 2 * width + 64
+    if numpy:
+        import numpy as np
+
+        return (
+            tuple(np.array(v, dtype=np.int64) for v in whole),
+            tuple(np.array(v, dtype=np.float64) for v in times),
+            np.array(scalars, dtype=np.int64),
+            np.zeros(3),
+            (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room), np.zeros(room)),
+        )
+    series = ([0] * room, [0] * room, [0.0] * room, [0.0] * room)
+    return tuple(list(v) for v in whole), tuple(list(v) for v in times), scalars, [0.0, 0.0, 0.0], series
+
+
+def _limits(
+    requests: Many[Request], config: EngineConfig, step: StepTime, think_s: float, horizon_s: float | None
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The tuples L and C of `kernel`."""
+    total = UNLIMITED if config.kv_blocks is None else config.kv_blocks
+    seats = 1 if config.policy == "none" else config.seats
+    n = max(len(requests), 1)
+    limits = (
+        seats, config.budget_tok, config.block_tok, total, int(config.reserve_prompt), _KINDS[config.policy], n,
+        min(seats, n),
+    )  # fmt: skip
+    numbers = (
+        step.const_s + step.link_s, step.per_seq_s, step.per_prefill_tok_s, step.per_prefill_pos_s, step.per_kv_tok_s,
+        step.weight_read_s, step.expert_read_s, step.expert_active_frac, step.compute_per_tok_s, step.p_norm,
+        step.link_per_tok_s, step.front_end_s, step.front_end_per_tok_s, think_s, config.timeout_s,
+        math.inf if horizon_s is None else horizon_s,
+    )  # fmt: skip
+    return limits, tuple(map(float, numbers))
+
+
+def _outcome(state: tuple[Any, ...], config: EngineConfig, horizon_s: float | None) -> Outcome:
+    """The columns of what the kernel left in its arrays."""
+    whole, times, scalars, floats, series = state
+    horizon = math.inf if horizon_s is None else horizon_s
+    due = _column("d", times[kernel.DUE])
+    status = _column("b", whole[kernel.STATUS])
+    if horizon < math.inf:
+        for i, at in enumerate(due):
+            if at > horizon:
+                status[i] = NOT_DUE
+    n = int(scalars[kernel.SERIES])
+    gaps = Gaps(
+        weight=_column("q", series[0][:n]),
+        count=_column("q", series[1][:n]),
+        first_s=_column("d", series[2][:n]),
+        delta_s=_column("d", series[3][:n]),
+    )
+    cut = status.count(UNFINISHED) > 0 and horizon < math.inf
+    return Outcome(
+        due_s=due,
+        first_s=_column("d", times[kernel.FIRST]),
+        last_s=_column("d", times[kernel.LAST]),
+        produced_tok=_column("q", whole[kernel.PRODUCED]),
+        osl=_column("q", whole[kernel.OSL]),
+        isl=_column("q", whole[kernel.ISL]),
+        status=status,
+        preempted=_column("q", whole[kernel.PREEMPTED]),
+        gaps=gaps,
+        steps=int(scalars[kernel.STEPS]),
+        busy_s=float(floats[kernel.BUSY_S]),
+        kv_blocks=config.kv_blocks,
+        peak_kv_blocks=(UNLIMITED if config.kv_blocks is None else config.kv_blocks) - int(scalars[kernel.LOW]),
+        end_s=horizon if cut else float(floats[kernel.END_S]),
+    )
+
+
+def _twice(values: Any) -> Any:
+    """Twice the room, what is written kept."""
+    if isinstance(values, list):
+        return values + [0] * len(values)
+    import numpy as np
+
+    return np.concatenate([values, np.zeros_like(values)])
+
+
+def _column(code: str, values: Any) -> Any:
+    """A compact column from a list or a numpy array."""
+    if isinstance(values, list):
+        return array(code, values)
+    out = array(code)
+    out.frombytes(values.astype(code).tobytes())
+    return out
