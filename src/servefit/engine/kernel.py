@@ -140,11 +140,9 @@ def ended(i, at, R, X, S, F, C):
     place = S[A_TAIL]
     S[A_TAIL] += 1
     while place > S[A_HEAD] and (times[place - 1] > ready or (times[place - 1] == ready and who[place - 1] > j)):
-        times[place] = times[place - 1]
-        who[place] = who[place - 1]
+        times[place], who[place] = times[place - 1], who[place - 1]
         place -= 1
-    times[place] = ready
-    who[place] = j
+    times[place], who[place] = ready, j
 
 
 def form_chunked(R, X, S, L):
@@ -208,8 +206,7 @@ def start(i, tok, R, S, L):
         S[W_HEAD] += 1
     S[FREE] -= -(-tok // L[BLOCK_TOK])
     R[COMPUTED][i] = 0
-    R[PREV][i] = S[NEWEST]
-    R[NEXT][i] = -1
+    R[PREV][i], R[NEXT][i] = S[NEWEST], -1
     if S[NEWEST] >= 0:
         R[NEXT][S[NEWEST]] = i
     S[NEWEST] = i
@@ -220,8 +217,7 @@ def start(i, tok, R, S, L):
 def add_prefill(i, tok, R, S):
     """`tok` more prompt tokens of request i are part of this step."""
     done = R[COMPUTED][i]
-    R[PREFILL][S[PREFILLS]] = i
-    R[CHUNK][S[PREFILLS]] = tok
+    R[PREFILL][S[PREFILLS]], R[CHUNK][S[PREFILLS]] = i, tok
     S[PREFILLS] += 1
     S[P_TOK] += tok
     S[P_POS] += done * tok + tok * (tok + 1) // 2
@@ -350,10 +346,7 @@ def record_gaps(now, k, first, delta, decoding, R, X, S, series):
 def add_series(weight, count, first, delta, S, series):
     """One more arithmetic series of gaps."""
     n = S[SERIES]
-    series[0][n] = weight
-    series[1][n] = count
-    series[2][n] = first
-    series[3][n] = delta
+    series[0][n], series[1][n], series[2][n], series[3][n] = weight, count, first, delta
     S[SERIES] = n + 1
 
 
