@@ -1,70 +1,115 @@
 """servefit verify: does every number in a decision still hold?"""
 
+import datetime as dt
+import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from servefit.cli.show import emit_json, plain
+from servefit.cli.show import emit_json, plain, table
+from servefit.decide.against import Held, hold
 from servefit.decide.findings import Finding
 from servefit.decide.verify import Report
+from servefit.decide.written import show
 from servefit.errors import ServefitError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Done:
+    """One file's report, and what a run said where it was held against one."""
+
+    report: Report
+    held: Held | None = None
 
 
 @click.command(name="verify")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option(
+    "--against", metavar="RUN", type=click.Path(path_type=Path), help="Try to overturn it with a measured run."
+)
 @click.option("--fix", is_flag=True, help="Respell the numbers that are stale; prose is never touched.")
 @click.option(
     "--format", "style", type=click.Choice(["text", "github"]), default="text", help="github: annotations for CI."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(files: tuple[Path, ...], *, fix: bool, style: str, as_json: bool) -> int:
+def command(files: tuple[Path, ...], *, against: Path | None, fix: bool, style: str, as_json: bool) -> int:
     """Does every number in a decision still hold? Recomputed from its plan and runs, offline.
 
-    FILE is a decision.md, a bundle's folder, or a bundle's zip. Ends with 0 where all holds, 4 where something does not.
+    FILE is a decision.md, a bundle's folder, or a bundle's zip. --against writes what RUN says into the file: overturned,
+    or one more confirmation. Ends with 0 where all holds, 4 where something does not, 5 where it is overturned.
     """
-    reports = [_verify(path, fix=fix) for path in files]
+    done = [_verify(path, against=against, fix=fix) for path in files]
     if as_json:
-        emit_json(to_json(reports, files))
+        emit_json(to_json(done, files))
     else:
-        for path, report in zip(files, reports, strict=True):
-            _print(path, report, style)
-    return 0 if all(r.holds for r in reports) else 4
+        for path, one in zip(files, done, strict=True):
+            _print(path, one, style)
+    if not all(one.report.holds for one in done):
+        return 4
+    return 5 if any(one.held and one.held.result == "overturned" for one in done) else 0
 
 
-def _verify(path: Path, *, fix: bool) -> Report:
+def _verify(path: Path, *, against: Path | None, fix: bool) -> _Done:
     from servefit.decide.bundle import is_zip, unpack
     from servefit.decide.verify import again, fixed, verify
     from servefit.files import write_text
 
     if is_zip(path):
-        if fix:
-            raise ServefitError(f"{path} is a zip, which is only read.", hint="Unpack it, then fix the decision in it.")
+        if fix or against:
+            raise ServefitError(
+                f"{path} is a zip, which is only read.", hint="Unpack it, then name the decision.md in it."
+            )
         with tempfile.TemporaryDirectory(prefix="servefit-") as folder:
-            return verify(unpack(path, Path(folder)))
+            return _Done(report=verify(unpack(path, Path(folder))))
     report = verify(path)
     if fix and (text := fixed(report)) != report.decision.text:
         write_text(report.path, text)
         report = again(report, text)
-    return report
+    if against is None or not report.holds:
+        return _Done(report=report)
+    assert report.ledger is not None, "a report without a plan does not hold"
+    held = hold(report.decision, report.ledger, against)
+    return _Done(report=_record(report, held, against), held=held)
 
 
-def to_json(reports: list[Report], files: tuple[Path, ...]) -> dict[str, Any]:
+def _record(report: Report, held: Held, run: Path) -> Report:
+    """The report after the run's result stands in the file; a result that stands there already is not repeated."""
+    from servefit.decide.decision import Checked, recorded
+    from servefit.decide.verify import again
+    from servefit.files import write_text
+    from servefit.records import content_sha256
+
+    run = run.parent if run.name == "run.json" else run
+    where = Path(os.path.relpath(run.resolve(), report.path.parent.resolve())).as_posix()
+    today = dt.datetime.now(tz=dt.UTC).date().isoformat()
+    checked = Checked(run=where, sha256=content_sha256(run), date=today, result=held.result)
+    newest = report.decision.front.checked_against[:1]
+    if [(c.sha256, c.result) for c in newest] == [(checked.sha256, checked.result)]:
+        return report
+    text = recorded(report.decision, checked, where=str(report.path))
+    write_text(report.path, text)
+    return again(report, text)
+
+
+def to_json(done: list[_Done], files: tuple[Path, ...]) -> dict[str, Any]:
     """What `--json` prints."""
     return {
         "schema_version": 1,
-        "holds": all(r.holds for r in reports),
-        "findings": [_finding(f, p) for p, r in zip(files, reports, strict=True) for f in r.findings],
+        "holds": all(one.report.holds for one in done),
+        "findings": [_finding(f, p) for p, one in zip(files, done, strict=True) for f in one.report.findings],
         "files": [
             {
                 "path": path,
-                "status": r.decision.front.status,
-                "candidate": r.decision.front.candidate,
-                "holds": r.holds,
-                "checked": r.checked,
+                "status": one.report.decision.front.status,
+                "candidate": one.report.decision.front.candidate,
+                "holds": one.report.holds,
+                "checked": one.report.checked,
+                "against": one.held,
             }
-            for path, r in zip(files, reports, strict=True)
+            for path, one in zip(files, done, strict=True)
         ],
     }
 
@@ -76,28 +121,47 @@ def _finding(f: Finding, path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(path: Path, report: Report, style: str) -> None:
+def _print(path: Path, one: _Done, style: str) -> None:
+    report = one.report
     for f in report.findings:
         if style == "github":
-            title = f"{f.code} {f.name}".strip()
-            click.echo(
-                f"::{f.level} file={_property(str(path))},line={f.line},title={_property(title)}::{_data(f.message)}"
-            )
+            title = _property(f"{f.code} {f.name}".strip())
+            click.echo(f"::{f.level} file={_property(str(path))},line={f.line},title={title}::{_data(f.message)}")
         else:
-            name = f" {f.name}" if f.name else ""
-            click.echo(
-                plain(f"{path}:{f.line}: {f.code}{' (note)' if f.level == 'warning' else ''}{name}: {f.message}")
-            )
+            note = " (note)" if f.level == "warning" else ""
+            click.echo(plain(f"{path}:{f.line}: {f.code}{note}{f' {f.name}' if f.name else ''}: {f.message}"))
     errors = sum(f.level == "error" for f in report.findings)
     said = "holds" if report.holds else f"does not hold: {errors} finding{'s' if errors != 1 else ''}"
     click.echo(
         f"{path} ({report.decision.front.status}): {report.checked} bound numbers and words recomputed; it {said}."
     )
+    if one.held:
+        _print_held(one.held, report.decision.front.status)
     if style == "text":
-        click.echo(_next(path, report))
+        click.echo(_next(path, one))
 
 
-def _next(path: Path, report: Report) -> str:
+def _print_held(held: Held, status: str) -> None:
+    rows = [
+        (p.name, show(p.predicted, p.dim), show(p.measured, p.dim), show(p.gap_frac, "frac", signed=True))
+        for p in held.pairs
+    ]
+    table(("figure", "predicted", "measured", "measured - predicted"), rows, right=(1, 2, 3))
+    for outcome in held.outcomes:
+        used = ", ".join(f"{name} = {show(value, dim)}" for name, value, dim in outcome.values)
+        click.echo(plain(f"{outcome.expression}: {'met' if outcome.holds else 'not met'} ({used})"))
+    for note in held.notes:
+        click.echo(plain(f"note: {note}"))
+    verdict = "OVERTURNED by" if held.result == "overturned" else "confirmed by"
+    click.echo(plain(f"The decision is {verdict} {held.run}."))
+    if status == "overturned" and held.result == "confirmed":
+        click.echo("It stays overturned: an earlier run did that. Plan again with what was measured.")
+
+
+def _next(path: Path, one: _Done) -> str:
+    report = one.report
+    if one.held and one.held.result == "overturned":
+        return "next: servefit calibrate on that run, then plan and decide again"
     if report.holds:
         return f"next: measure the real system, then servefit verify {path} --against RUN"
     if any(f.code == "STALE" for f in report.findings):

@@ -8,15 +8,20 @@ the unit of what it is compared with. Nothing is ever executed.
 
 import ast
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
+from typing import Literal
 
 from servefit.decide.decision import Binding, Decision
 from servefit.decide.quantities import Ledger, Measured, Quantity
-from servefit.decide.written import NUMBER, SAID, UNITS, parse_quantity
+from servefit.decide.written import NUMBER, SAID, UNITS, parse_quantity, show
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.expressions import evaluate, names_in
+from servefit.plan.plan import Plan
+from servefit.records import Run, load_run
+from servefit.stats import is_slowest
 
 MARK = "overturns"
 """`EXPRESSION`<!--overturns--> is how the file says what overturns it."""
@@ -140,6 +145,23 @@ def _dim(node: ast.AST, dims: Mapping[str, str]) -> str | None:
             return ""
 
 
+def _lighter(plan: Plan, run: Run) -> Iterator[str]:
+    """In which way the run asked for less than the plan: such a run confirms little."""
+    work, rows = plan.spec.workload, run.load_rows
+    span = max(r.due_s for r in rows) - min(r.due_s for r in rows)
+    offered = (len(rows) - 1) / span if span > 0 else None
+    isl = [r.isl for r in rows if r.isl is not None]
+    osl = [r.osl for r in rows if r.osl is not None]
+    for what, dim, theirs, ours in (
+        ("rate", "req_per_s", offered, work.rate_req_per_s),
+        ("concurrency", "count", run.header.load.get("concurrency"), work.concurrency),
+        ("mean prompt", "tok", sum(isl) / len(isl) if isl else None, work.isl.mean if not work.trace else None),
+        ("mean answer", "tok", sum(osl) / len(osl) if osl else None, work.osl.mean if not work.trace else None),
+    ):
+        if isinstance(theirs, int | float) and ours is not None and theirs < 0.9 * ours:
+            yield f"The run's {what} is {show(theirs, dim)} against the plan's {show(ours, dim)}: a lighter load confirms little."
+
+
 def hold_against(decision: Decision, ledger: Ledger, measured: Measured) -> tuple[Outcome, ...]:
     """Every expression of the decision, evaluated on the run (which the ledger knows by its name)."""
     words = vocabulary(ledger, measured.name)
@@ -148,6 +170,77 @@ def hold_against(decision: Decision, ledger: Ledger, measured: Measured) -> tupl
         holds, values = evaluate_on(binding.written.text, words)
         found.append(Outcome(expression=binding.written.text, line=binding.line, holds=holds, values=values))
     return tuple(found)
+
+
+COMPARED = (
+    "ttft.p50", "ttft.p99", "tpot.p50", "tpot.p99", "e2e.p99", "output.rate", "throughput", "goodput.rate",
+    "goodput.share", "failed.share",
+)  # fmt: skip
+"""What is set beside the prediction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One figure, predicted and measured."""
+
+    name: str
+    dim: str
+    predicted: float | None
+    measured: float | None
+    gap_frac: float | None
+    """(measured - predicted) / predicted; None where one of them was not observed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A decision held against one run."""
+
+    run: str
+    result: Literal["confirmed", "overturned"]
+    outcomes: tuple[Outcome, ...]
+    pairs: tuple[Pair, ...]
+    notes: tuple[str, ...]
+    """How far the run speaks about the decision."""
+
+
+def hold(decision: Decision, ledger: Ledger, folder: Path) -> Held:
+    """The decision against the run in `folder`: overturned where one of its expressions is met, else confirmed.
+
+    Raises CannotMeasure where the run says nothing about the decision, or the decision names no result to look for.
+    """
+    if not expressions(decision):
+        raise CannotMeasure(
+            "The decision names no result that overturns it.", hint=f"Write `ttft.p99 > 0.1 s`<!--{MARK}--> into it."
+        )
+    measured = Measured(name="against", label=f"run {folder}", run=load_run(folder))
+    wider = replace(ledger, runs=(*ledger.runs, measured), _scopes={})
+    notes = refuse_unfit(wider, measured)
+    outcomes = hold_against(decision, wider, measured)
+    return Held(
+        run=str(folder),
+        result="overturned" if any(o.holds for o in outcomes) else "confirmed",
+        outcomes=outcomes,
+        pairs=tuple(_pairs(wider, measured)),
+        notes=notes,
+    )
+
+
+def _pairs(ledger: Ledger, measured: Measured) -> Iterator[Pair]:
+    scope = f"run/{measured.name}"
+    for name in COMPARED:
+        here, there, gap = (ledger.find(n) for n in (name, f"{scope}#{name}", f"{scope}#gap.{name}"))
+        if here is not None and there is not None:
+            yield Pair(
+                name=name,
+                dim=here.dim,
+                predicted=_number(here),
+                measured=_number(there),
+                gap_frac=_number(gap) if gap else None,
+            )
+
+
+def _number(quantity: Quantity) -> float | None:
+    return float(quantity.value) if isinstance(quantity.value, int | float) else None
 
 
 def refuse_unfit(ledger: Ledger, measured: Measured) -> tuple[str, ...]:
@@ -170,9 +263,12 @@ def refuse_unfit(ledger: Ledger, measured: Measured) -> tuple[str, ...]:
                 f"{measured.label} ran with {name} {theirs}, the decision is {ours}: it says nothing about it.",
                 hint="Measure the engine with the decided configuration.",
             )
-    notes = []
+    notes = list(_lighter(ledger.plan, measured.run))
     if header.workload_sha256 != ledger.plan.workload_sha256:
-        notes.append("The run's workload is not the plan's: the comparison is of two different loads.")
+        notes.append("The run's workload is not the plan's: two different loads are compared.")
+    n, p = sum(row.ok for row in measured.run.load_rows), ledger.plan.spec.targets.p
+    if is_slowest(p, n):
+        notes.append(f"p{p} of {n} requests is simply the slowest of them.")
     if header.verdict == "suspect":
         notes.append("The run is suspect by its own findings.")
     return tuple(notes)

@@ -7,6 +7,7 @@ Schema history
     1   2026-11-30   first
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -149,11 +150,12 @@ class Decision:
 
     @cached_property
     def bindings(self) -> tuple[Binding, ...]:
-        """Every binding comment in the order of the file, quotations not among them."""
-        return tuple(b for b in self._comments if not _is_quoted(b.name))
+        """Every bound number and word in the order of the file."""
+        return tuple(b for b in self.comments if not _is_quoted(b.name))
 
     @cached_property
-    def _comments(self) -> tuple[Binding, ...]:
+    def comments(self) -> tuple[Binding, ...]:
+        """Every binding comment in the order of the file, quotations among them."""
         return tuple(
             Binding(
                 name=match.group(1).strip(),
@@ -182,7 +184,7 @@ class Decision:
         found: list[Bare] = []
         sourced = {line for block in self.layout.quotes if self._has_source(block) for line in block}
         comments: dict[int, list[Binding]] = {}
-        for binding in self._comments:
+        for binding in self.comments:
             comments.setdefault(binding.line, []).append(binding)
         inside = False  # a free comment that runs over several lines
         for number, line in self._prose():
@@ -199,7 +201,7 @@ class Decision:
         return tuple(dict.fromkeys(found))
 
     def _has_source(self, block: range) -> bool:
-        return any(_is_quoted(b.name) and _has_source(b.name) and b.line in block for b in self._comments)
+        return any(_is_quoted(b.name) and _has_source(b.name) and b.line in block for b in self.comments)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -337,6 +339,42 @@ def _checked(row: Any, where: str) -> Checked:
         date=str(row.get("date") or ""),
         result=result,
     )
+
+
+# --- recording a check ----------------------------------------------------------------------------------------------
+
+
+def recorded(decision: Decision, checked: Checked, *, where: str) -> str:
+    """The file's text with one more check on record, newest first; an overturned decision gets that status.
+
+    Only the front matter changes. Raises ServefitError where it is written so that a line cannot be added.
+    """
+    text = decision.text
+    head, rest = text[: decision.front_end], text[decision.front_end :]
+    end = "\r\n" if "\r\n" in head else "\n"
+    if checked.result == "overturned":
+        head = re.sub(r"^status:[^\r\n]*", "status: overturned", head, count=1, flags=re.MULTILINE)
+    entry = [
+        f"    - run: {json.dumps(checked.run, ensure_ascii=False)}",
+        f"      sha256: {json.dumps(checked.sha256)}",
+        f"      date: {checked.date}",
+        f"      result: {checked.result}",
+    ]
+    opening = re.search(r"^  checked_against:[ \t]*\r?\n", head, flags=re.MULTILINE)
+    if not opening:
+        entry.insert(0, "  checked_against:")
+        opening = re.search(r"^servefit:[ \t]*\r?\n", head, flags=re.MULTILINE)
+    if opening:
+        head = head[: opening.end()] + end.join(entry) + end + head[opening.end() :]
+    out = head + rest
+    now = parse_decision(out, where=where).front
+    status = "overturned" if checked.result == "overturned" else decision.front.status
+    if now.checked_against != (checked, *decision.front.checked_against) or now.status != status:
+        raise ServefitError(
+            f"{where}: the result cannot be added to the front matter as it is laid out.",
+            hint="Write 'servefit:' on a line of its own, with two spaces before the keys under it.",
+        )
+    return out
 
 
 # --- layout: code, quotations, headings -----------------------------------------------------------------------------
