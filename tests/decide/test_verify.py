@@ -1,0 +1,144 @@
+"""Findings that need more than a changed character: thin margins, failing checks, inputs that contradict themselves."""
+
+from dataclasses import replace
+
+import pytest
+
+from decide.case import make_case, make_plan
+from servefit.decide.choice import choose, find_candidate
+from servefit.decide.verify import fixed, verify
+from servefit.errors import AnswerIsNo, ServefitError
+from servefit.plan.files import save_plan
+
+
+def with_check(plan, candidate_id, name, **changes):
+    """The plan with one check of one candidate changed."""
+    candidates = []
+    for c in plan.candidates:
+        if c.id == candidate_id:
+            checks = tuple(replace(k, **changes) if k.name == name else k for k in c.checks)
+            candidates.append(replace(c, checks=checks, verdict=changes.get("verdict", c.verdict)))
+        else:
+            candidates.append(c)
+    return replace(plan, candidates=tuple(candidates))
+
+
+def codes(path):
+    """The findings' codes."""
+    return {f.code for f in verify(path).findings}
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """The golden plan on disk in `tmp_path`."""
+    return make_plan(tmp_path)
+
+
+def test_one_configuration_exactly(plan):
+    """None named is the plan's pick; a plan without one, an ambiguous name and an unknown one are refused."""
+    assert choose(plan, None).seats == 16
+    assert find_candidate(plan, "seats32").seats == 32
+    with pytest.raises(AnswerIsNo, match="none to decide on"):
+        choose(replace(plan, recommended=None), None)
+    with pytest.raises(ServefitError, match="names 4 configurations"):
+        choose(plan, "a100-80gb")
+    with pytest.raises(ServefitError, match="no configuration 'seats17'"):
+        choose(plan, "seats17")
+
+
+def test_a_failing_configuration_needs_a_reason(plan, tmp_path):
+    """Refused with the check and its value; with a reason it is written, and the reason is in the file."""
+    with pytest.raises(AnswerIsNo, match=r"p99 TPOT 34\.5 ms against 30\.0 ms"):
+        choose(plan, "seats64")
+    path = make_case(tmp_path, runs=0, candidate="seats64", plan=plan, despite="We tested it with 3 customers.")
+    report = verify(path)
+    assert "We tested it with 3 customers." in path.read_text()
+    assert report.holds
+    assert {f.code for f in report.findings} == {"FAILS"}
+    path.write_text(path.read_text().replace("  despite:", "  # despite:"))
+    assert not verify(path).holds
+
+
+def test_a_margin_inside_its_interval_is_thin(plan, tmp_path):
+    """A candidate that is too close to call is not a pass."""
+    best = plan.recommended.id
+    thin = with_check(plan, best, "tpot", interval=(0.02, 0.031), verdict="too close to call")
+    save_plan(thin, tmp_path / "plan.json")
+    with pytest.raises(AnswerIsNo, match="too close to call"):
+        choose(thin, None)
+    path = make_case(tmp_path, runs=0, plan=thin, despite="Nothing else is there.")
+    assert codes(path) == {"THIN"}
+
+
+def test_a_plan_that_contradicts_itself_is_found(plan, tmp_path):
+    """A margin or verdict in the plan that does not follow from its own values."""
+    for changes in ({"margin": 0.9}, {"verdict": "fail"}):
+        wrong = with_check(plan, plan.candidates[0].id, "tpot", **changes)
+        save_plan(wrong, tmp_path / "plan.json")
+        assert codes(make_case(tmp_path, runs=0, plan=wrong)) == {"SOURCE"}
+
+
+def test_a_datasheet_alone_is_a_note(plan, tmp_path):
+    """A plan without a measured step time verifies, with a note that nothing was measured."""
+    bases = tuple(replace(b, source="spec", lower_bound=True) for b in plan.bases)
+    bare = replace(plan, bases=bases)
+    save_plan(bare, tmp_path / "plan.json")
+    path = make_case(tmp_path, runs=0, plan=bare)
+    report = verify(path)
+    assert report.holds
+    assert [(f.code, f.level) for f in report.findings] == [("UNMEASURED", "warning")]
+
+
+def test_a_run_that_is_no_input_is_unmeasured(tmp_path):
+    """A number bound to a run that is not among the inputs."""
+    path = make_case(tmp_path, runs=1)
+    path.write_text(path.read_text().replace("run/real0#", "run/real7#"))
+    assert "UNMEASURED" in codes(path)
+
+
+def test_an_empty_place_for_the_authors_own_is_a_finding(tmp_path):
+    """A note while it is proposed, an error once it is accepted."""
+    path = make_case(tmp_path, own=())
+    assert [(f.code, f.level) for f in verify(path).findings] == [("MISSING", "warning")]
+    path.write_text(path.read_text().replace("status: proposed", "status: accepted"))
+    assert not verify(path).holds
+
+
+def test_a_file_without_bindings_has_no_coverage(tmp_path):
+    """Nothing bound means nothing was checked."""
+    import re
+
+    path = make_case(tmp_path)
+    path.write_text(re.sub(r"[\d,.]+[^|\n]*?<!--.*?-->|`[^`]*`<!--.*?-->|\w+<!--.*?-->", "", path.read_text()))
+    assert "COVERAGE" in codes(path)
+
+
+def test_fix_touches_numbers_alone(tmp_path):
+    """Stale numbers are respelled in their style; words, prose and everything else stay byte for byte."""
+    path = make_case(tmp_path)
+    good = path.read_text()
+    stale = good.replace("210 ms<!--ttft.value-->", "9,999 ms<!--ttft.value-->").replace("+58.0%<!--", "−7.00%<!--")
+    stale = stale.replace("pass<!--ttft.verdict-->", "fail<!--ttft.verdict-->")
+    path.write_text(stale)
+    text = fixed(verify(path))
+    assert text == stale.replace("9,999 ms", "210 ms").replace("−7.00%", "+58.00%")
+
+
+def test_fix_is_refused_on_other_inputs(tmp_path):
+    """Numbers of another plan are never spliced into a decision that names this one."""
+    path = make_case(tmp_path)
+    (tmp_path / "plan.json").write_text((tmp_path / "plan.json").read_text().replace("0.21", "0.22"))
+    with pytest.raises(ServefitError, match="not the recorded ones"):
+        fixed(verify(path))
+
+
+def test_a_newer_plan_is_refused(tmp_path):
+    """The schema version is read: a plan of a newer servefit is one sentence, whatever its hash."""
+    path = make_case(tmp_path)
+    plan = tmp_path / "plan.json"
+    import re
+
+    plan.write_text(re.sub(r'"schema_version": \d+', '"schema_version": 999', plan.read_text()))
+    with pytest.raises(ServefitError, match="schema version 999") as caught:
+        verify(path)
+    assert caught.value.exit_code == 2
