@@ -32,6 +32,12 @@ class EngineConstants:
     date: str
     error: str
     """What is known of the error where these constants were tried."""
+    per_layer_s: float = 0.0
+    """Overhead of a step for each layer: its launches."""
+    experts_eff: float | None = None
+    """Of the datasheet bandwidth, while routed experts stream; None: as the other weights."""
+    matmul_fp8_eff: float | None = None
+    """Of the dense FP8 peak; None: as in 16 bit."""
     kinds: tuple[str, ...] = ("gpu",)
     devices: tuple[str, ...] = ()
     """Where they were tried; on another device they are an extrapolation, and `origin` says so."""

@@ -76,10 +76,7 @@ def prefill_flop(model: ModelShape, prompt_tok: int) -> float:
     quadratic = 0.0
     for group in model.groups:
         top = group.window_tok if group.attention == "sliding" else group.index_top_tok
-        pairs = prompt_tok * (prompt_tok + 1) / 2
-        if top and prompt_tok > top:
-            pairs = top * (top + 1) / 2 + (prompt_tok - top) * top
-        quadratic += group.count * _layer_attention_flop(group) * pairs
+        quadratic += group.count * _layer_attention_flop(group) * _pairs(prompt_tok, top)
     return linear_flop_per_tok(model) * prompt_tok + head_flop(model) + quadratic
 
 
@@ -125,7 +122,8 @@ def roofline_step(  # noqa: PLR0917 - the order of the contract
     With published constants: efficiencies, overhead and p as they say, source and error in `origin`.
 
     `ctx_tok` matters for sliding windows and sparse attention only: cache reads are linear in the KV tokens, with the
-    slope that is exact at this context; None takes the slope of the layers that never stop growing (a lower bound).
+    slope that is exact at this context, and windowed attention of a prompt costs what it does at this length; None takes
+    the layers that never stop growing (a lower bound).
 
     Tensor parallel: bytes and arithmetic divided by `tp` (an MLA latent is read by each), two all-reduces a layer over
     the link, 2(n-1)/n of the activations each. Raises ServefitError where a link is needed and its figure is missing.
@@ -134,20 +132,21 @@ def roofline_step(  # noqa: PLR0917 - the order of the contract
     band, peak = device.bandwidth_bytes_per_s, peak_flop_per_s(device, precision)
     parts = weight_parts(model, precision)
     w_rate, kv_rate = band * (c.weights_eff if c else 1.0), band * (c.kv_eff if c else 1.0)
-    flop_rate = peak.value * (c.matmul_eff if c else 1.0) * tp if peak else math.inf
+    expert_rate = band * (c.experts_eff or c.weights_eff) if c else band
+    flop_rate = peak.value * _matmul_eff(c, device, peak) * tp if peak else math.inf
     attention_rate = peak.value * (c.attention_eff if c else 1.0) * tp if peak else math.inf
     kv_tok_bytes = _kv_slope_bytes(model, kv_bits, ctx_tok, tp)
     kv_flop = _attention_slope(model, ctx_tok)
     link_s, link_per_tok_s = _link(model, device, tp)
     read_s, flop_s = kv_tok_bytes / kv_rate, kv_flop / attention_rate
     return StepTime(
-        const_s=c.const_s if c else 0.0,
+        const_s=c.const_s + c.per_layer_s * model.layers if c else 0.0,
         per_seq_s=(c.per_seq_s if c else 0.0) + 2 * state_bytes(model) / tp / kv_rate,
-        per_prefill_tok_s=c.per_tok_s if c else 0.0,
+        per_prefill_tok_s=(c.per_tok_s if c else 0.0) + _windowed_flop_per_tok(model, ctx_tok) / attention_rate,
         per_prefill_pos_s=_attention_slope(model, None) / attention_rate,
         per_kv_tok_s=read_s + flop_s if c else max(read_s, flop_s),
         weight_read_s=(parts.dense_bytes + parts.head_bytes) / tp / w_rate,
-        expert_read_s=parts.expert_bytes / tp / w_rate,
+        expert_read_s=parts.expert_bytes / tp / expert_rate,
         expert_active_frac=model.experts_per_tok / model.experts if model.experts else 0.0,
         compute_per_tok_s=linear_flop_per_tok(model) / flop_rate,
         compute_per_seq_s=head_flop(model) / flop_rate,
@@ -157,6 +156,14 @@ def roofline_step(  # noqa: PLR0917 - the order of the contract
         source="published" if c else "spec",
         origin=_origin(model, device, precision, c, peak, tp), lower_bound=c is None,
     )  # fmt: skip
+
+
+def _matmul_eff(c: EngineConstants | None, device: Device, peak: Cited) -> float:
+    """Of the dense peak: everything by the datasheet, an engine's own in 16 bit, less where a faster peak is used."""
+    if c is None:
+        return 1.0
+    faster = peak.value > (device.flop_per_s or peak.value)
+    return c.matmul_fp8_eff or c.matmul_eff if faster else c.matmul_eff
 
 
 def _kv_slope_bytes(model: ModelShape, kv_bits: float, ctx_tok: int | None, tp: int) -> float:
@@ -183,6 +190,23 @@ def _attention_slope(model: ModelShape, ctx_tok: int | None) -> float:
     return sum(
         g.count * _layer_attention_flop(g) for g in model.groups if g.attention != "sliding" and not g.index_top_tok
     )
+
+
+def _windowed_flop_per_tok(model: ModelShape, ctx_tok: int | None) -> float:
+    """Attention arithmetic of one prompt token in layers that stop growing, averaged over a prompt of `ctx_tok` tokens."""
+    total = 0.0
+    for g in model.groups:
+        top = g.window_tok if g.attention == "sliding" else g.index_top_tok
+        if top and ctx_tok:
+            total += g.count * _layer_attention_flop(g) * _pairs(ctx_tok, top) / ctx_tok
+    return total
+
+
+def _pairs(prompt_tok: int, top_tok: int) -> float:
+    """Pairs of tokens that attend to each other in a prompt, each to `top_tok` at most (0: to all before it)."""
+    if top_tok and prompt_tok > top_tok:
+        return top_tok * (top_tok + 1) / 2 + (prompt_tok - top_tok) * top_tok
+    return prompt_tok * (prompt_tok + 1) / 2
 
 
 def _link(model: ModelShape, device: Device, tp: int) -> tuple[float, float]:
