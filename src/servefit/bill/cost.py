@@ -223,13 +223,21 @@ class Variant:
     how: str
 
 
-def what_if_machine(machine: Machine, rate_req_per_s: float, variants: Sequence[Variant]) -> tuple[WhatIf, ...]:
-    """What another precision, other seats or caching do to the machine bill at this rate, one at a time."""
-    base = by_machine(machine, rate_req_per_s).usd * 1000
+def what_if_machine(
+    machine: Machine, rate_req_per_s: float, variants: Sequence[Variant], *, whole: bool = True
+) -> tuple[WhatIf, ...]:
+    """What another precision, other seats or caching do to the machine bill at this rate, one at a time.
+
+    `whole`: machines are rented whole, so a change that saves none saves nothing; False compares machines that are
+    always full.
+    """
+
+    def per_1000(one: Machine) -> float:
+        found = by_machine(one, rate_req_per_s)
+        return 1000 * (found.usd if whole else found.usd_full)
+
     return tuple(
-        WhatIf(
-            factor=v.factor, before_usd=base, how=v.how,
-            after_usd=by_machine(replace(machine, capacity_req_per_s=v.capacity_req_per_s), rate_req_per_s).usd * 1000,
-        )
+        WhatIf(factor=v.factor, before_usd=per_1000(machine), how=v.how,
+               after_usd=per_1000(replace(machine, capacity_req_per_s=v.capacity_req_per_s)))
         for v in variants
     )  # fmt: skip

@@ -16,10 +16,12 @@ from servefit.bill.cost import (
     Shape,
     TokenCost,
     TokenPrice,
+    Variant,
     WhatIf,
     break_even,
     by_machine,
     by_tokens,
+    what_if_machine,
     what_if_tokens,
 )
 from servefit.bill.hosted import CouldNotAsk, Deployment
@@ -54,27 +56,36 @@ def command() -> None:
 @click.option("--provider", help="At this provider.")
 @click.option("--usd-per-hour", help="Price of one machine for an hour.")
 @click.option("--device", help="Or a device of the catalogue: its cheapest on-demand price that is known.")
+@click.option("--model", help="With --device: capacity by the datasheet, and what precision, seats and caching change.")
+@click.option("--precision", help="Of its weights: bf16, fp8, awq ...")
+@click.option("--seats", type=int, default=16, show_default=True, help="Requests in the running batch.")
 @click.option("--capacity", help="Requests a second that one machine serves within the targets.")
 @click.option("--rate", help="Requests a second that arrive.")
 @click.option("--calls", default="1000", help="Also the price of this many calls.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def cost(run: Path | None, as_json: bool, **given: str | None) -> None:
+def cost(run: Path | None, as_json: bool, seats: int, **given: str | None) -> None:
     """What a request costs: by token prices, by machine hours, and where the two meet.
 
     servefit bill cost --isl 6200 --cached 6000 --osl 300 --price-in 0.15 --price-cached 0.015 --price-out 0.60
     """
-    from servefit.cli.bill_cost import hourly_price, shape_of, token_price
+    from servefit.cli.bill_cost import datasheet_capacity, hourly_price, shape_of, token_price
 
     shape, capacity, capacity_from = shape_of(run, given)
     price = token_price(given)
     rate = _positive(given["rate"], "rate")
     calls = _positive(given["calls"], "calls") or 1000.0
     hourly, source, date = hourly_price(given)
-    machine = None
+    stable = _tokens(given["stable_tok"], "stable-tok")
+    machine: Machine | None = None
+    ways: tuple[Variant, ...] = ()
+    if capacity is None and given["model"] and given["device"]:
+        capacity, ways = datasheet_capacity(given, shape, seats, stable)
+        capacity_from = "by the datasheet: at best"
     if hourly is not None:
         if capacity is None:
             raise ServefitError(
-                "A machine's price needs what it serves.", hint="Add --capacity (requests a second), or name a run."
+                "A machine's price needs what it serves.",
+                hint="Add --capacity (requests a second), --model with --device, or name a run.",
             )
         machine = Machine(
             usd_per_hour=hourly, capacity_req_per_s=capacity, capacity_from=capacity_from, source=source, date=date
@@ -83,15 +94,17 @@ def cost(run: Path | None, as_json: bool, **given: str | None) -> None:
         raise ServefitError(
             "No price was given.", hint="Add --price-in (and --price-out), or --usd-per-hour and --capacity."
         )
-    stable = _tokens(given["stable_tok"], "stable-tok")
     tokens = by_tokens(shape, price) if price else None
     changes = what_if_tokens(shape, price, stable_tok=stable) if price else ()
+    busy = rate or (machine.capacity_req_per_s if machine else 1.0)
+    shifts = what_if_machine(machine, busy, ways, whole=rate is not None) if machine else ()
     value = {
         "shape": shape, "price": price, "calls": calls, "tokens": tokens, "usd_per_request": tokens.usd if tokens else None,
         "machine": machine, "by_machine": by_machine(machine, rate or machine.capacity_req_per_s) if machine else None,
         "break_even": break_even(tokens, machine) if tokens and machine else None,
         "what_if": [{"factor": c.factor, "before_usd_per_1000": c.before_usd, "after_usd_per_1000": c.after_usd,
-                     "saved_frac": c.saved_frac, "how": c.how} for c in changes],
+                     "saved_frac": c.saved_frac, "how": c.how, "of": of}
+                    for of, rows in (("tokens", changes), ("machine", shifts)) for c in rows],
     }  # fmt: skip
     if as_json:
         emit_json(value)
@@ -102,7 +115,8 @@ def cost(run: Path | None, as_json: bool, **given: str | None) -> None:
         _print_machine(machine, rate)
     if tokens and machine:
         click.echo(break_even(tokens, machine).sentence)
-    _print_changes(changes)
+    _print_changes("of the token bill", changes)
+    _print_changes("of the machine bill", shifts)
     click.echo("\nnext: servefit bill live (what is still billing)")
 
 
@@ -142,16 +156,16 @@ def _print_machine(machine: Machine, rate: float | None) -> None:
     at = rate or machine.capacity_req_per_s
     cost = by_machine(machine, at)
     click.echo(
-        f"By machine hours (price: {plain(machine.source)}{', ' + machine.date if machine.date else ''}): {cost.machines} x {_usd(machine.usd_per_hour)} an hour serve {at:g} requests a second "
+        f"By machine hours (price: {plain(machine.source)}{', ' + machine.date if machine.date else ''}): {cost.machines} x {_usd(machine.usd_per_hour)} an hour serve {at:.3g} requests a second "
         f"({fmt_percent(cost.idle_frac)} idle, capacity {machine.capacity_from}): {_usd(cost.usd * 1000)} per 1,000 requests, "
         f"{_usd(cost.usd_per_day, 2)} a day; {_usd(cost.usd_full * 1000)} per 1,000 were it always full."
     )
 
 
-def _print_changes(changes: tuple[WhatIf, ...]) -> None:
+def _print_changes(of: str, changes: tuple[WhatIf, ...]) -> None:
     if changes:
         rows = [[c.factor, _usd(c.before_usd), _usd(c.after_usd), fmt_percent(c.saved_frac, 1), c.how] for c in changes]
-        table(["one change", "$ per 1,000", "becomes", "saved", "how"], rows, right=(1, 2, 3))
+        table([f"one change {of}", "$ per 1,000", "becomes", "saved", "how"], rows, right=(1, 2, 3))
 
 
 def _usd(value: float | None, places: int = 4) -> str:

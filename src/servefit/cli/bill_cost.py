@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from servefit.bill.cost import Shape, TokenPrice
+from servefit.bill.cost import Shape, TokenPrice, Variant
 from servefit.errors import ServefitError
 from servefit.units import parse_number
 
@@ -76,6 +76,22 @@ def hourly_price(given: Mapping[str, str | None]) -> tuple[float | None, str, st
     best = known[0]
     doubt = f" ({best.status})" if best.doubtful else ""
     return best.usd_per_hour, f"{best.provider}, {best.product}, {best.source}{doubt}", best.date
+
+
+def datasheet_capacity(
+    given: Mapping[str, str | None], shape: Shape, seats: int, stable_tok: int | None
+) -> tuple[float, tuple[Variant, ...]]:
+    """What one --device serves of --model by its datasheet, and with one thing changed at a time."""
+    from servefit.bill.capacity import variants
+    from servefit.facts.devices import find_device
+    from servefit.facts.models import find_model
+
+    if seats < 1:
+        raise ServefitError(f"--seats {seats} is not above zero.", hint="Write 1 or more.")
+    if shape.osl is None:
+        raise ServefitError("The answer's length is missing.", hint="Add --osl N: most of a machine's time goes there.")
+    model, device = find_model(given["model"] or ""), find_device(given["device"] or "")
+    return variants(model, device, given["precision"], shape, seats, stable_tok=stable_tok)
 
 
 def _price(text: str | None, name: str) -> float | None:

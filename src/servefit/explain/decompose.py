@@ -153,6 +153,11 @@ def divide_run(run: Run) -> tuple[Wait, ...]:
         (r for r in run.load_rows if r.ok and r.tpot_s is not None and r.e2e_s is not None),
         key=lambda r: r.e2e_s or 0.0,
     )
+    if not rows and (whole := sum(r.ok for r in run.load_rows)):
+        raise ServefitError(
+            f"{whole} requests completed, each in one piece: without a stream, starting and typing cannot be told apart.",
+            hint="Ask for a stream (and for 2 tokens or more), and ask the server itself, without a proxy between.",
+        )
     if not rows:
         statuses = Counter(r.status for r in run.load_rows)
         what = ", ".join(f"{n} {status} ({STATUSES.get(status, 'unknown')})" for status, n in statuses.most_common(3))

@@ -168,6 +168,15 @@ def several_tokens(case: Case) -> Cause | None:
     tokens, chunks = sum(g.tok for g in everything), len(everything)
     if chunks < 10 or tokens < 1.3 * chunks:
         return None
+    if 2 * sum("bursty" in r.findings for r in f.rows) > len(f.rows):
+        pause = percentile((g.s for g in everything), 50) or 0.0
+        return Cause(
+            code="buffering", title="A proxy (or the server) holds the stream back and sends it in bursts", half="measurement",
+            saw=f"{fmt(tokens / chunks, 1)} events arrive in one write, then nothing for {fmt_s(pause)}: their gaps are spread evenly, "
+            "which is a guess.",
+            confirm="Ask the server directly, without the proxy; or switch its buffering off (proxy_buffering off, X-Accel-Buffering: no).",
+            certainty="likely", weight_s=pause, value=tokens / chunks,
+        )  # fmt: skip
     ones = [g.s for g in everything if g.tok == 1]
     more = [g for g in everything if g.tok > 1]
     per_chunk = tokens / chunks
