@@ -23,6 +23,7 @@ from servefit.engine.simulate import simulate
 from servefit.errors import ServefitError
 from servefit.facts.devices import Device, find_device
 from servefit.facts.models import ModelShape, find_model
+from servefit.physics.constants import constants_for
 from servefit.physics.memory import kv_pool
 from servefit.physics.roofline import floor_s
 from servefit.plan.bases import Row, base_of
@@ -344,13 +345,11 @@ GB_PER_GIB = 2**30 / 1e9
 
 def decode_table(name: str, rows: list[dict[str, str]]) -> Set:
     """Single-stream decode of one model on many chips: bytes of the file over bandwidth, and a fixed cost."""
-    from servefit.plan.bases import constants_for
-
     out = Set(name=name, kind="decode table")
     for row in rows:
         if not row["test"].startswith("tg") or not row["bw_spec_gbs"]:
             continue
-        constants = constants_for("", find_device("m1-max-32gb"))
+        constants = constants_for(find_device("m1-max-32gb"))
         bytes_ = float(row["model_gb"]) * 1e9
         seconds = constants.const_s + bytes_ / (float(row["bw_spec_gbs"]) * 1e9 * constants.weights_eff)
         error = 1 / seconds / float(row["tok_s"]) - 1

@@ -38,6 +38,8 @@ class EngineConstants:
     """Of the datasheet bandwidth, while routed experts stream; None: as the other weights."""
     matmul_fp8_eff: float | None = None
     """Of the dense FP8 peak; None: as in 16 bit."""
+    error_frac: float = 0.15
+    """What a plan allows a step's time to be off by, one way and the other."""
     kinds: tuple[str, ...] = ("gpu",)
     devices: tuple[str, ...] = ()
     """Where they were tried; on another device they are an extrapolation, and `origin` says so."""

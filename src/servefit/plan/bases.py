@@ -26,8 +26,6 @@ THIS_MACHINE = "this-machine"
 """The device that any calibration is of."""
 DATASHEET_ERROR_FRAC = 1 / 0.6 - 1
 """A datasheet-only step may be this much longer: real decode runs at 60 to 85% of the bandwidth ceiling."""
-PUBLISHED_ERROR_FRAC = 0.15
-"""Median error of the published constants over the public serving curves (docs/validation.md)."""
 CALIBRATION_ERROR_FRAC = 0.10
 """Where a calibration holds no residuals at all."""
 
@@ -192,7 +190,7 @@ def _measured(row: Row, calibration: Calibration) -> StepBasis:
 def _from_facts(row: Row, engine: str, *, context_tok: int) -> StepBasis:
     constants = constants_for(engine, row.device)
     step = roofline_step(row.model, row.device, row.precision, row.kv_bits, row.tp, constants, ctx_tok=context_tok)
-    error = DATASHEET_ERROR_FRAC if constants is None else PUBLISHED_ERROR_FRAC
+    error = DATASHEET_ERROR_FRAC if constants is None else constants.error_frac
     return _basis(row, step, origin=step.origin, error_frac=error, domain={})
 
 

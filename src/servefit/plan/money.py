@@ -4,17 +4,17 @@ from pathlib import Path
 from typing import Any
 
 from servefit.errors import ServefitError
+from servefit.facts.prices import HourlyPrice, hourly
 from servefit.files import read_json
 from servefit.plan.plan import Cost, Figures
 
 
-def hourly_price(device: str) -> Any:
-    """The lowest on-demand price of one such device that is known; None where none is."""
+def hourly_price(device: str) -> HourlyPrice | None:
+    """The lowest on-demand price of one such device that is known; None where none is, or no catalogue has it."""
     try:
-        from servefit.facts.prices import hourly  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:  # until the price table lands
+        return next(iter(hourly(device)), None)
+    except ServefitError:  # a device of one's own
         return None
-    return min(hourly(device), key=lambda p: p.usd_per_hour, default=None)
 
 
 def with_cost(device: str, count: int, figures: Figures | None) -> Cost | None:
