@@ -190,6 +190,10 @@ def _choose_model(endpoint: Endpoint, models: tuple[str, ...]) -> str:
 def _engine(client: Client, endpoint: Endpoint, entries: list[dict[str, Any]]) -> tuple[dict[str, Any], int | None]:
     """Name and build of the engine and its context length, where it tells."""
     owner = str(entries[0].get("owned_by", "")) if entries else ""
+    if owner == "servefit":
+        own = _get(client, endpoint, "/props") or {}
+        switches = ("build", "policy", "seats", "budget_tok", "prefix_cache", "timeout_s", "kv_blocks", "threads")
+        return {"name": str(own.get("engine", owner)), **{name: own.get(name) for name in switches}}, None
     local = endpoint.url.scheme == "http"
     if owner == "vllm":
         version = get_json(client, endpoint, "/version") or {}
