@@ -67,7 +67,7 @@ def test_prefix_cache_shows_in_the_second_answer():
     warm = serve([(0.0, 512, 8)] * 3, users=1, cached={1: 496, 2: 496})
     for run, expected in ((cold, False), (warm, True)):
         rows = tuple(dataclasses.replace(row, cached_tok=None) for row in run.rows)
-        header = dataclasses.replace(run.header, load={"same_prompt": True})
+        header = dataclasses.replace(run.header, load={"prompt_source": "given"})
         assert recognise([dataclasses.replace(run, rows=rows, header=header)]).prefix_cache is expected
     assert recognise([cold]).prefix_cache is None
 

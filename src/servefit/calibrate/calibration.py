@@ -89,7 +89,9 @@ class Batching:
     seats_at_least: int | None = None
     """The most that were seen together, where nobody ever had to wait for a seat."""
     budget_tok: int | None = None
-    """Tokens of one step at most, where prompts are split."""
+    """Tokens of one step at most: with `chunked` the size of the pieces, else how many whole prompts share a step."""
+    timeout_s: float | None = None
+    """How long an incomplete batch waits for others, where batches are formed."""
     prefix_cache: bool | None = None
     evidence: tuple[str, ...] = ()
     """What was seen, a sentence each."""

@@ -13,9 +13,11 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from servefit.calibrate.calibration import Batching
 from servefit.calibrate.steps import Cluster, Stream, clusters_of, streams_of
+from servefit.engine.config import EngineConfig
 from servefit.records import Run
 from servefit.stats import percentile
 
@@ -221,7 +223,7 @@ def _prefix_cache(runs: Sequence[Run]) -> tuple[bool | None, tuple[str, ...]]:
     if cached:
         return True, (f"the server counts up to {max(cached)} prompt tokens as cached",)
     for run in runs:
-        if not run.header.load.get("same_prompt"):
+        if run.header.load.get("prompt_source") != "given":
             continue
         long_ones = [s for s in streams_of(run) if s.isl >= LONG_PROMPT]
         if len(long_ones) < 2:
@@ -245,7 +247,8 @@ def told(runs: Sequence[Run]) -> Batching | None:
                 policy=policy,
                 confidence=1.0,
                 seats=_whole(engine.get("seats")),
-                budget_tok=_whole(engine.get("budget_tok")) if policy == "chunked" else None,
+                budget_tok=_whole(engine.get("budget_tok")),
+                timeout_s=_wait(engine.get("timeout_s")) if policy in ("static", "dynamic") else None,
                 prefix_cache=cache if isinstance(cache, bool) else None,
                 evidence=("the server says so",),
             )
@@ -254,6 +257,34 @@ def told(runs: Sequence[Run]) -> Batching | None:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _wait(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+
+
+def engine_config(batching: Batching, **switches: Any) -> EngineConfig:
+    """The simulator's settings for a server that batches so; `switches` (seats, policy ...) are set over them.
+
+    Batches of a server that was seen are never padded: requests that are done leave. A static batch that waits with a
+    limit is what the simulator calls dynamic.
+    """
+    policy = batching.policy if batching.policy != "unknown" else "continuous"
+    found: dict[str, Any] = {
+        "policy": policy,
+        "seats": batching.seats or batching.seats_at_least or 1,
+        "budget_tok": batching.budget_tok or 2048,
+        "padded": False,
+        "prefix_cache": bool(batching.prefix_cache),
+    } | switches
+    if found["policy"] == "static" and batching.timeout_s is not None:
+        found |= {"policy": "dynamic", "timeout_s": batching.timeout_s}
+    elif batching.timeout_s is not None:
+        found.setdefault("timeout_s", batching.timeout_s)
+    found["budget_tok"] = (
+        max(found["budget_tok"], found["seats"]) if found["policy"] == "chunked" else found["budget_tok"]
+    )
+    return EngineConfig(**found)
 
 
 def settle(said: Batching | None, seen: Batching) -> Batching:

@@ -10,6 +10,7 @@ from servefit.errors import CannotMeasure, ServefitError
 from servefit.measure.address import Address, Url, read_url, resolve
 from servefit.measure.client import Client, Exchange, Limits
 from servefit.measure.dialects import DIALECTS, Ask, Dialect
+from servefit.measure.embedded_engine import BLOCK_TOK
 from servefit.measure.prompts import WORDS, PromptMaker, make_prompt
 from servefit.measure.rows import Planned, make_row
 from servefit.records import RequestRecord
@@ -191,9 +192,10 @@ def _engine(client: Client, endpoint: Endpoint, entries: list[dict[str, Any]]) -
     """Name and build of the engine and its context length, where it tells."""
     owner = str(entries[0].get("owned_by", "")) if entries else ""
     if owner == "servefit":
-        own = _get(client, endpoint, "/props") or {}
+        own = get_json(client, endpoint, "/props") or {}
         switches = ("build", "policy", "seats", "budget_tok", "prefix_cache", "timeout_s", "kv_blocks", "threads")
-        return {"name": str(own.get("engine", owner)), **{name: own.get(name) for name in switches}}, None
+        known = {"name": str(own.get("engine", owner)), **{name: own.get(name) for name in switches}}
+        return known | {"block_tok": BLOCK_TOK}, None
     local = endpoint.url.scheme == "http"
     if owner == "vllm":
         version = get_json(client, endpoint, "/version") or {}
