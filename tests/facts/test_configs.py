@@ -98,3 +98,19 @@ def test_a_file_that_is_no_config(tmp_path: Path):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(ServefitError):
             find_model(str(path))
+
+
+def test_a_model_described_by_hand(tmp_path: Path):
+    """A TOML file in the catalogue's own form: two kinds of layers, sizes follow; faults are named."""
+    path = tmp_path / "mine.toml"
+    text = (
+        'hidden = 1024\nvocab = 1000\n[[layers]]\ncount = 3\nattention = "sliding"\nheads = 8\nkv_heads = 2\nhead_dim = 128\n'
+        'window_tok = 100\nffn = 4096\n[[layers]]\nattention = "full"\nheads = 8\nkv_heads = 2\nhead_dim = 128\nffn = 4096\n'
+    )
+    path.write_text(text, encoding="utf-8")
+    model = find_model(str(path))
+    assert model.layers == 4 and kv_bytes(model, 1_000) == 1_024 * (3 * 100 + 1_000)
+    for bad, said in (("heads = 8", "head = 8"), ("hidden = 1024", "hidden = 0"), ('"sliding"', '"guessed"')):
+        path.write_text(text.replace(bad, said), encoding="utf-8")
+        with pytest.raises(ServefitError):
+            find_model(str(path))

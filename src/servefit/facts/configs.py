@@ -1,13 +1,13 @@
 """config.json -> ModelShape, by model type. A kind of attention or cache that is not known is refused, never guessed."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from servefit.errors import ServefitError
 from servefit.facts.models import Layers, ModelShape, group_layers
-from servefit.files import read_json
+from servefit.files import read_json, read_toml, structure
 
 Config = dict[str, Any]
 
@@ -27,10 +27,39 @@ def load_model(path: Path) -> ModelShape:
         return replace(shape, file=safetensors_weights(parts, shape)) if parts else shape
     if path.suffix == ".gguf":
         return load_gguf(path)
+    if path.suffix == ".toml":
+        return load_shape(path)
     if path.suffix == ".safetensors":
         shape = _named(load_config(path.parent / "config.json"), path.stem)
         return replace(shape, file=safetensors_weights([path], shape))
     return load_config(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeFile:
+    """A model described by hand, as in models.toml: its sizes, and one table for each kind of layer."""
+
+    hidden: int
+    vocab: int
+    layers: tuple[Layers, ...]
+    title: str = ""
+    tied: bool = False
+    max_tok: int = 0
+    repo: str = ""
+    source: str = "given"
+    note: str = ""
+
+
+def load_shape(path: Path) -> ModelShape:
+    """The model that a TOML file describes, layer kinds and all (see docs/physics.md). Raises ServefitError."""
+    found = structure(read_toml(path), ShapeFile, where=str(path))
+    whole = all(g.count > 0 and min(v for v in astuple(g) if isinstance(v, int)) >= 0 for g in found.layers)
+    if not (0 < found.hidden <= _MAX_SIZE and 0 < found.vocab <= _MAX_SIZE and found.layers and whole):
+        raise ServefitError(f"{path}: a size is zero or below, or there are no layers.", hint="See docs/physics.md.")
+    return ModelShape(
+        name=path.stem, title=found.title or path.stem, hidden=found.hidden, vocab=found.vocab, tied=found.tied,
+        groups=found.layers, max_tok=found.max_tok, repo=found.repo, source=found.source, status="given", note=found.note,
+    )  # fmt: skip
 
 
 def load_config(path: Path) -> ModelShape:

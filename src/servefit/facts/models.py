@@ -204,11 +204,12 @@ class ModelShape:
 
 
 def find_model(name: str) -> ModelShape:
-    """The model that `name` means: a catalogue name in any spelling, or a path to config.json, .gguf or .safetensors.
+    """The model that `name` means: a catalogue name in any spelling, or a path to config.json, .gguf, .safetensors or
+    a TOML file that describes one.
 
     Raises ServefitError for an unknown name (the nearest are suggested) and for a file that cannot be a model.
     """
-    if name.endswith((".json", ".gguf", ".safetensors")) or Path(name).is_dir():
+    if name.endswith((".json", ".gguf", ".safetensors", ".toml")) or Path(name).is_dir():
         from servefit.facts.configs import load_model
 
         return load_model(Path(name))
