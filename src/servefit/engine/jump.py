@@ -1,27 +1,31 @@
 """The jumping engine: a schedule laid out in arrays, run by `kernel`, compiled where numba is there and it pays.
 
-The same source and the same figures either way, to the bit. Starting numba costs about as much as 10,000 requests
-uncompiled, so the first few are run uncompiled.
+The same source and the same figures either way, to the bit. Loading numba costs as much as some 80,000 requests
+uncompiled, so a process begins uncompiled.
 """
 
+import hashlib
 import importlib.util
 import math
 import sys
 from array import array
 from collections.abc import Sequence as Many
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from servefit.engine import kernel
+from servefit.engine import kernel, kernel_time
 from servefit.engine.config import EngineConfig
 from servefit.engine.kv_cache import UNLIMITED
 from servefit.engine.outcome import NOT_DUE, UNFINISHED, Gaps, Outcome
 from servefit.physics.steptime import StepTime
 from servefit.workload.requests import Request
 
-PAYS_AFTER = 30_000
-"""Requests that a process simulates uncompiled before it loads numba."""
+PAYS_AFTER = 100_000
+"""Requests that a process simulates uncompiled before it loads the compiled kernel from numba's cache."""
+PAYS_AFTER_COLD = 700_000
+"""The same where it would have to be compiled first, which takes some 14 s once."""
 _simulated = 0
 _KINDS = {
     "none": kernel.NONE,
@@ -34,7 +38,9 @@ _KINDS = {
 
 def can_jump(requests: Many[Request], config: EngineConfig) -> bool:
     """Whether the jumping engine knows these settings; prefix caches, speculation and priorities are stepped through."""
-    if config.speculation is not None or config.prefix_cache:
+    if config.speculation is not None or (config.prefix_cache and config.policy in ("continuous", "chunked")):
+        return False
+    if config.policy in ("static", "dynamic") and not config.padded:
         return False
     return config.order == "fcfs" or all(r.priority == requests[0].priority for r in requests)
 
@@ -52,7 +58,7 @@ def simulate_jumping(
     """The same figures as stepping gives, to rounding. `compiled` None means: once it pays, and numba is there."""
     global _simulated  # noqa: PLW0603 - how much this process has done decides what pays, never what comes out
     _simulated += len(requests)
-    module = kernel_compiled() if compiled or (compiled is None and _simulated > PAYS_AFTER) else None
+    module = kernel_compiled() if compiled or (compiled is None and _pays(_simulated)) else None
     whole, times, scalars, floats, series = _lay_out(requests, config, step, concurrency, numpy=module is not None)
     limits, coefficients = _limits(requests, config, step, think_s, horizon_s)
     padded = config.policy in ("none", "static", "dynamic")
@@ -64,25 +70,51 @@ def simulate_jumping(
     return _outcome(state, config, horizon_s)
 
 
+def _pays(simulated: int) -> bool:
+    """Whether a process that simulated so many requests should load the compiled kernel."""
+    return simulated > PAYS_AFTER and (simulated > PAYS_AFTER_COLD or _is_warm())
+
+
+@cache
+def _digest() -> str:
+    """Names the compiled code by all of its source: numba itself looks at one file only."""
+    text = "".join(Path(str(m.__file__)).read_text("utf-8") for m in (kernel, kernel_time))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@cache
+def _is_warm() -> bool:
+    folder = Path(str(kernel.__file__)).parent / "__pycache__"
+    return any(folder.glob(f"kernel.run_together_{_digest()}*.nbi"))
+
+
 @cache
 def kernel_compiled() -> ModuleType | None:
-    """A second copy of `kernel` with every function compiled (and cached on disk); None where numba is not installed."""
+    """A second copy of `kernel` with every function compiled, and cached on disk; None without numba or a place for it."""
     if importlib.util.find_spec("numba") is None:
         return None
     import numba
 
-    assert kernel.__spec__ is not None
-    name = "servefit.engine.kernel_compiled"
-    spec = importlib.util.spec_from_file_location(name, kernel.__file__)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+    def compiled(source: ModuleType, known: ModuleType | None) -> ModuleType:
+        """A copy of a module whose functions are compiled, those that it imports from `known` taken from there."""
+        name = f"{source.__name__}_compiled"
+        spec = importlib.util.spec_from_file_location(name, source.__file__)
+        assert spec is not None and spec.loader is not None
+        copy = importlib.util.module_from_spec(spec)
+        sys.modules[name] = copy
+        spec.loader.exec_module(copy)
+        for key, value in list(vars(copy).items()):
+            if getattr(value, "__module__", "") == name and callable(value):
+                value.__qualname__ = f"{key}_{_digest()}"
+                setattr(copy, key, numba.njit(cache=True, _nrt=False)(value))
+            elif callable(value) and known is not None and hasattr(known, key):
+                setattr(copy, key, getattr(known, key))
+        return copy
 
-    for key, value in list(vars(module).items()):
-        if callable(value) and getattr(value, "__module__", "") == name:
-            setattr(module, key, numba.njit(cache=True, _nrt=False)(value))
-    return module
+    try:
+        return compiled(kernel, compiled(kernel_time, None))
+    except RuntimeError:  # numba has no folder that it may cache in; compiling in every process would not pay
+        return None
 
 
 def _lay_out(
@@ -119,7 +151,8 @@ def _lay_out(
     nans = [math.nan] * n
     arriving = [at for at, _ in ready] + [0.0] * (n - len(ready))
     times: list[list[float]] = [
-        [r.due_s for r in requests], nans, nans, [0.0] * n, [0.0] * n, arriving, [0.0] * (width + 2)
+        [r.due_s for r in requests], nans, nans, [0.0] * n, [0.0] * n, arriving, [0.0] * (width + 2),
+        [float(at) for at, _ in step.bend], [extra for _, extra in step.bend],
     ]  # fmt: skip
     scalars = [0] * kernel.SCALARS
     total = UNLIMITED if config.kv_blocks is None else config.kv_blocks
@@ -158,7 +191,7 @@ def _limits(
         step.const_s + step.link_s, step.per_seq_s, step.per_prefill_tok_s, step.per_prefill_pos_s, step.per_kv_tok_s,
         step.weight_read_s, step.expert_read_s, step.expert_active_frac, step.compute_per_tok_s, step.p_norm,
         step.link_per_tok_s, step.front_end_s, step.front_end_per_tok_s, think_s, config.timeout_s,
-        math.inf if horizon_s is None else horizon_s,
+        math.inf if horizon_s is None else horizon_s, step.compute_per_seq_s, step.change_s,
     )  # fmt: skip
     return limits, tuple(map(float, numbers))
 

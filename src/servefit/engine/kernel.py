@@ -15,28 +15,41 @@ scalars. The constants below are their indices.
 
 import math
 
+from servefit.engine.kernel_time import (
+    EPSILON_S,
+    FRONT,
+    FRONT_TOK,
+    HORIZON,
+    PER_KV,
+    PER_POS,
+    THINK,
+    TIMEOUT,
+    changed_s,
+    fixed_s,
+    steps_before,
+    steps_to,
+    total_s,
+)  # fmt: skip
+
 OK, UNFINISHED, REJECTED, NOT_DUE = 0, 1, 2, 3
-EPSILON_S = 1e-9
 
 # R: whole numbers a request
 ISL, OSL, PRODUCED, BASE, FINISH, PREV, NEXT, COMPUTED, STATUS, PREEMPTED, FOLLOW = range(11)
 # R: queues: the rest that users of a closed loop ask, arrivals to come, who waits, who was preempted, finish heap,
 # block phases, prefills of this step and their tokens, group sizes
 LATER, ARRIVING, WAITING, STACK, HEAP, PHASE, PREFILL, CHUNK, GROUP_N = range(11, 20)
-# X: times a request, then when each arrival is ready, then when each group of decoding sequences had its last token
-DUE, FIRST, LAST, JOINED, READY, ARRIVING_S, GROUP_S = range(7)
+# X: times a request, then when each arrival is ready, then when each group of decoding sequences had its last token,
+# then the points of the step time's bend (tokens, seconds)
+DUE, FIRST, LAST, JOINED, READY, ARRIVING_S, GROUP_S = range(7)  # and BEND_AT, BEND_S
 # S: scalars. Decode steps so far, decoding sequences, their KV tokens, free blocks and the fewest ever, who runs,
 # who is half prefilled, ends of the queues ...
 (STEP, DECODING, KV, FREE, LOW, RUNNING, PARTIAL, W_HEAD, W_TAIL, STACKED, NEWEST, GROUPS, HEAPED, A_HEAD, A_TAIL, L_HEAD,
  L_TAIL, SERIES, STEPS, PREFILLS, P_TOK, P_POS, WAS_PREEMPTED) = range(23)  # fmt: skip
-SCALARS = 23
+SCALARS = 24
 # F: float scalars
 BUSY_S, END_S, NOW_S = range(3)
 # L: limits
 SEATS, BUDGET, BLOCK_TOK, TOTAL, RESERVE, KIND, PLACES, WIDTH = range(8)
-# C: step-time coefficients, then the clock's settings
-(CONST, PER_SEQ, PER_TOK, PER_POS, PER_KV, WEIGHT, EXPERT, ACTIVE, COMPUTE, P_NORM, PER_LINK_TOK, FRONT, FRONT_TOK,
- THINK, TIMEOUT, HORIZON) = range(16)  # fmt: skip
 NONE, STATIC, DYNAMIC, CONTINUOUS, CHUNKED = range(5)
 
 
@@ -58,26 +71,23 @@ def run_together(R, X, S, F, L, C, series):
         decoding = form_chunked(R, X, S, L) if chunked else form_continuous(R, X, S, L)
         if decoding == 0 and S[PREFILLS] == 0:
             continue  # everyone was preempted: the first of them starts again
-        first = fixed_s(C, decoding, S[P_TOK], S[P_POS]) + C[PER_KV] * S[KV] * (decoding > 0)
+        first = fixed_s(C, X, decoding, S[P_TOK], S[P_POS]) + C[PER_KV] * S[KV] * (decoding > 0)
         delta = C[PER_KV] * decoding
+        extra = changed_s(decoding + S[P_TOK], S, C)
         k = 1
         if S[PREFILLS] == 0:
-            k = steps_alone(now, first, delta, R, X, S, L)
+            k = steps_alone(now + extra, first, delta, R, X, S, L)
         elif chunked and S[PREFILLS] == 1 and S[PARTIAL] == R[PREFILL][0] and not S[WAS_PREEMPTED]:
             k = steps_of_chunk(R, S, L)
             delta += C[PER_POS] * R[CHUNK][0] * R[CHUNK][0]
-        left = C[HORIZON] + EPSILON_S - now
-        if total_s(k, first, delta) > left:
-            k = steps_to(left, first, delta)
-            if total_s(k, first, delta) > left:
-                k -= 1
-            if k == 0:
-                break
-        took = total_s(k, first, delta)
+        k = steps_before(C[HORIZON] + EPSILON_S - now - extra, k, first, delta)
+        if k == 0:
+            break
+        took = total_s(k, first, delta) + extra
         S[STEPS] += k
         F[BUSY_S] += took
         if decoding:
-            record_gaps(now, k, first, delta, decoding, R, X, S, series)
+            record_gaps(now, k, first, delta, extra, R, X, S, series)
         take_blocks(k, R, S, L)
         if decoding:
             S[STEP] += k
@@ -331,14 +341,15 @@ def take_blocks(k, R, S, L):
     S[LOW] = min(S[LOW], S[FREE])
 
 
-def record_gaps(now, k, first, delta, decoding, R, X, S, series):
-    """The gaps that k steps put between tokens; who stood still before has a longer first one."""
-    if S[GROUPS] == 1 and X[GROUP_S][0] == now:
+def record_gaps(now, k, first, delta, extra, R, X, S, series):
+    """The gaps that k steps put between tokens; the first is longer by `extra`, and for those who stood still before."""
+    decoding = S[DECODING]
+    if S[GROUPS] == 1 and X[GROUP_S][0] == now and extra == 0.0:
         add_series(decoding, k, first, delta, S, series)
         return
     for group in range(S[GROUPS]):
         if R[GROUP_N][group] > 0:
-            add_series(R[GROUP_N][group], 1, now + first - X[GROUP_S][group], 0.0, S, series)
+            add_series(R[GROUP_N][group], 1, now + first + extra - X[GROUP_S][group], 0.0, S, series)
     if k > 1:
         add_series(decoding, k - 1, first + delta, delta, S, series)
 
@@ -462,7 +473,7 @@ def padded_batch(now, R, X, S, F, L, C, series):
         S[W_HEAD] += 1
         n += 1
     S[LOW] = min(S[LOW], L[TOTAL] - n * (-(-(isl + osl - 1) // block)))
-    took = fixed_s(C, 0, n * isl, n * (isl * (isl + 1) // 2))
+    took = fixed_s(C, X, 0, n * isl, n * (isl * (isl + 1) // 2)) + changed_s(n * isl, S, C)
     if now + took > C[HORIZON] + EPSILON_S:
         return -1.0
     now += took
@@ -484,63 +495,27 @@ def padded_batch(now, R, X, S, F, L, C, series):
             ended(i, now, R, X, S, F, C)
         if S[HEAPED] == 0:
             return now
-        first = fixed_s(C, n, 0, 0) + C[PER_KV] * (n * (isl + produced))
+        first = fixed_s(C, X, n, 0, 0) + C[PER_KV] * (n * (isl + produced))
         delta = C[PER_KV] * n
         k = R[HEAP][0] // L[PLACES] - produced
-        left = C[HORIZON] + EPSILON_S - now
-        cut = total_s(k, first, delta) > left
-        if cut:
-            k = steps_to(left, first, delta)
-            if total_s(k, first, delta) > left:
-                k -= 1
+        extra = changed_s(n, S, C)
+        wanted = k
+        k = steps_before(C[HORIZON] + EPSILON_S - now - extra, k, first, delta)
         if k:
-            add_series(S[HEAPED], k, first, delta, S, series)
+            add_series(S[HEAPED], 1, first + extra, 0.0, S, series)
+            if k > 1:
+                add_series(S[HEAPED], k - 1, first + delta, delta, S, series)
             S[STEPS] += k
-            took = total_s(k, first, delta)
+            took = total_s(k, first, delta) + extra
             F[BUSY_S] += took
             now += took
             produced += k
-        if cut:
+        if k < wanted:
             for m in range(S[HEAPED]):
                 i = R[HEAP][m] % L[PLACES]
                 R[PRODUCED][i] = produced
                 X[LAST][i] = now
             return -1.0
-
-
-def fixed_s(C, seqs, tok, pos):
-    """Seconds of a step without its KV reads (see physics.steptime)."""
-    tokens = seqs + tok
-    weights = C[WEIGHT]
-    if C[EXPERT] > 0.0:
-        weights += C[EXPERT] * (1.0 - (1.0 - C[ACTIVE]) ** float(tokens))
-    compute = C[COMPUTE] * tokens
-    larger = max(weights, compute)
-    smaller = min(weights, compute)
-    overlap = larger
-    if smaller > 0.0 and C[P_NORM] < math.inf:
-        overlap = larger * (1.0 + (smaller / larger) ** C[P_NORM]) ** (1.0 / C[P_NORM])
-    return C[CONST] + C[PER_SEQ] * seqs + C[PER_TOK] * tok + C[PER_POS] * pos + C[PER_LINK_TOK] * tokens + overlap
-
-
-def total_s(k, first, delta):
-    """Seconds of k steps, the first of `first` seconds, each further one `delta` longer."""
-    return k * first + delta * (k * (k - 1) // 2)
-
-
-def steps_to(target, first, delta):
-    """The fewest steps (1 or more) that take `target` seconds or longer."""
-    if first >= target:
-        return 1
-    if first <= 0.0 and delta <= 0.0:
-        return 1 << 40
-    half = first - delta / 2
-    k = max(int(2.0 * target / (half + math.sqrt(half * half + 2.0 * delta * target))), 1)
-    while total_s(k, first, delta) < target:
-        k += 1
-    while k > 1 and total_s(k - 1, first, delta) >= target:
-        k -= 1
-    return k
 
 
 def heap_top(R, S):

@@ -207,6 +207,7 @@ def _together(server: Server, *, ready: bool) -> Batch | None:
     if not server.running:
         if not (ready or (server.last_call and server.waiting)):
             return None
+        server.last_call = False
         while (
             server.waiting
             and len(server.running) < config.seats
