@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from servefit.errors import CannotMeasure, MissingExtra, ServefitError
-from servefit.measure import engines, running
+from servefit.measure import engines, probe, running
 
 SRC = Path(__file__).parents[2] / "src"
 LONG_PROMPT = [1000 + i % 997 for i in range(1500)]
@@ -222,6 +222,14 @@ class TestEmbedded:
             raw.sendall(b"hello there\r\n\r\n")
             assert raw.recv(100).startswith(b"HTTP/1.1 400 ")
 
+    def test_a_run_records_what_the_engine_says_of_itself(self, embedded):
+        """The probe keeps policy, seats, budget and KV figures, which the simulator and `verify --against` read."""
+        asked = probe.discover(probe.find_endpoint(embedded.url))
+        assert asked.engine["name"] == "embedded"
+        assert (asked.engine["policy"], asked.engine["seats"], asked.engine["budget_tok"]) == ("chunked", 4, 128)
+        assert asked.engine["prefix_cache"] is False and asked.engine["block_tok"] == 32
+        assert asked.context_tok == 2048
+
     def test_telemetry_is_off(self, embedded):
         """The telemetry package is blocked before OpenVINO is imported."""
         code = (
@@ -258,20 +266,14 @@ def order_of_tokens(url, first, second):
 
 @pytest.mark.engine
 @pytest.mark.slow
-def test_policies_differ_in_the_order_of_tokens():
-    """None and static: B waits for A to end. Continuous: B joins, A stands still. Chunked: A goes on while B's prompt is read."""
+def test_policies_differ_in_the_order_of_tokens(embedded):
+    """None: B waits for A to end. Continuous: B joins, A stands still meanwhile. Chunked: A goes on while B's prompt is read."""
     a, b = {"prompt": LONG_PROMPT[:16], "max_tokens": 60}, {"prompt": LONG_PROMPT, "max_tokens": 4}
-    orders = {}
-    for policy, more in {
-        "none": {},
-        "static": {"timeout_s": 0.0},
-        "continuous": {},
-        "chunked": {"budget_tok": 128},
-    }.items():
-        with engines.start("embedded", policy=policy, seats=4, **more) as engine:
+    orders = {"chunked": order_of_tokens(embedded.url, a, b)}
+    for policy in ("none", "continuous"):
+        with engines.start("embedded", policy=policy, seats=4) as engine:
             orders[policy] = order_of_tokens(engine.url, a, b)
     assert orders["none"] == "A" * 60 + "B" * 4
-    assert orders["static"] == "A" * 60 + "B" * 4
     assert orders["continuous"].index("B") < 60
     assert orders["chunked"].index("B") < 60
     # 1,500 tokens are 12 chunks of 128: A speaks in each of these steps, where "continuous" makes it wait for one long step
@@ -354,6 +356,24 @@ def test_engine_ends_when_its_front_is_killed():
         os.kill(engine.info["pid"], signal.SIGKILL)
         assert gone(engine.info["engine_pid"])
     assert not engine.alive
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_clients_are_told_when_the_engine_dies():
+    """When the engine process is killed in the middle of an answer, the stream ends with an error and the server with it."""
+    with engines.start("embedded") as engine:
+        host, _, port = engine.url.removeprefix("http://").partition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        body = json.dumps({"prompt": "x", "max_tokens": 1900, "ignore_eos": True, "stream": True})
+        connection.request("POST", "/v1/completions", body)
+        answer = connection.getresponse()
+        assert answer.readline().startswith(b"data: ")
+        os.kill(engine.info["engine_pid"], signal.SIGKILL)
+        rest = [json.loads(line[6:]) for line in answer if line.startswith(b"data: ")]
+        connection.close()
+        assert rest[-1]["error"]["code"] == "engine_stopped"
+        assert gone(engine.info["pid"]) and not engine.alive
 
 
 @pytest.mark.engine

@@ -22,9 +22,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-BLOCK_TOK: Final = 32
-"""Tokens in a KV block of OpenVINO GenAI on a CPU."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -188,7 +185,7 @@ class Engine:
         return {
             **self.totals, "running": len(self.running), "waiting": len(self.waiting),
             "kv_used_frac": metrics.cache_usage / 100.0, "kv_pool_bytes": pool_bytes or None,
-            "kv_bytes_per_tok": pool_bytes / (int(self.config["kv_blocks"]) * BLOCK_TOK) if pool_bytes else None,
+            "kv_bytes_per_tok": pool_bytes / (int(self.config["kv_blocks"]) * int(self.config["block_tok"])) if pool_bytes else None,
             "rss_max_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "recent_steps": list(self.steps),
         }  # fmt: skip

@@ -23,6 +23,8 @@ from servefit.facts.headers import Header, read_gguf
 from servefit.measure.machine import allowed_cores
 
 POLICIES: Final = ("none", "static", "dynamic", "continuous", "chunked")
+BLOCK_TOK: Final = 32
+"""Tokens in a KV block of OpenVINO GenAI on a CPU."""
 MODEL_NAME: Final = "smollm2-135m"
 
 
@@ -197,7 +199,7 @@ def _config(kind: EngineKind, path: Path, head: Header, **asked: Any) -> dict[st
         "model_file": str(path.resolve()), "policy": policy, "seats": seats, "context_tok": context,
         "budget_tok": budget or (256 if policy == "chunked" else 2048), "prefix_cache": asked["prefix_cache"],
         "timeout_s": asked["timeout_s"] if asked["timeout_s"] is not None else 2.0 if policy == "static" else 0.05,
-        "kv_blocks": -(-kv_tok // 32) + seats, "threads": asked["threads"] or allowed_cores(),
+        "block_tok": BLOCK_TOK, "kv_blocks": -(-kv_tok // BLOCK_TOK) + seats, "threads": asked["threads"] or allowed_cores(),
     }  # fmt: skip
 
 

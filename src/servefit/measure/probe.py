@@ -18,6 +18,10 @@ from servefit.workload.requests import Request
 
 _QUICK = Limits(connect_s=5.0, silent_s=8.0, total_s=15.0, body_bytes=8 * 2**20)
 
+EMBEDDED_TELLS = ("build", "policy", "seats", "budget_tok", "prefix_cache", "timeout_s", "kv_blocks", "block_tok",
+                  "kv_bytes_per_tok", "threads")  # fmt: skip
+"""What the embedded server says of itself, kept in the run: the simulator needs the same figures."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
@@ -197,6 +201,9 @@ def _engine(client: Client, endpoint: Endpoint, entries: list[dict[str, Any]]) -
         known = {"name": str(own.get("engine", owner)), **{name: own.get(name) for name in switches}}
         return known | {"block_tok": BLOCK_TOK}, None
     local = endpoint.url.scheme == "http"
+    if owner == "servefit" and (props := get_json(client, endpoint, "/props")):
+        ours = {name: props[name] for name in EMBEDDED_TELLS if props.get(name) is not None}
+        return {**ours, "name": "embedded", "library": props.get("engine")}, None
     if owner == "vllm":
         version = get_json(client, endpoint, "/version") or {}
         return {"name": "vllm", "build": str(version.get("version", ""))}, None
