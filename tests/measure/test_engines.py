@@ -225,7 +225,7 @@ class TestEmbedded:
     def test_a_run_records_what_the_engine_says_of_itself(self, embedded):
         """The probe keeps policy, seats, budget and KV figures, which the simulator and `verify --against` read."""
         asked = probe.discover(probe.find_endpoint(embedded.url))
-        assert asked.engine["name"] == "embedded"
+        assert asked.engine["name"] == "openvino-genai"
         assert (asked.engine["policy"], asked.engine["seats"], asked.engine["budget_tok"]) == ("chunked", 4, 128)
         assert asked.engine["prefix_cache"] is False and asked.engine["block_tok"] == 32
         assert asked.context_tok == 2048

@@ -10,7 +10,6 @@ from servefit.errors import CannotMeasure, ServefitError
 from servefit.measure.address import Address, Url, read_url, resolve
 from servefit.measure.client import Client, Exchange, Limits
 from servefit.measure.dialects import DIALECTS, Ask, Dialect
-from servefit.measure.embedded_engine import BLOCK_TOK
 from servefit.measure.prompts import WORDS, PromptMaker, make_prompt
 from servefit.measure.rows import Planned, make_row
 from servefit.records import RequestRecord
@@ -197,13 +196,8 @@ def _engine(client: Client, endpoint: Endpoint, entries: list[dict[str, Any]]) -
     owner = str(entries[0].get("owned_by", "")) if entries else ""
     if owner == "servefit":
         own = get_json(client, endpoint, "/props") or {}
-        switches = ("build", "policy", "seats", "budget_tok", "prefix_cache", "timeout_s", "kv_blocks", "threads")
-        known = {"name": str(own.get("engine", owner)), **{name: own.get(name) for name in switches}}
-        return known | {"block_tok": BLOCK_TOK}, None
+        return {"name": str(own.get("engine", owner)), **{name: own.get(name) for name in EMBEDDED_TELLS}}, None
     local = endpoint.url.scheme == "http"
-    if owner == "servefit" and (props := get_json(client, endpoint, "/props")):
-        ours = {name: props[name] for name in EMBEDDED_TELLS if props.get(name) is not None}
-        return {**ours, "name": "embedded", "library": props.get("engine")}, None
     if owner == "vllm":
         version = get_json(client, endpoint, "/version") or {}
         return {"name": "vllm", "build": str(version.get("version", ""))}, None
@@ -337,7 +331,7 @@ def learn_tokens(endpoint: Endpoint, *, limits: Limits, seed: int, start_ns: int
 
 def _word_ids(client: Client, endpoint: Endpoint) -> tuple[int, ...]:
     """Ids of the words that are one token each, from the server's tokenizer; empty where it has none we know."""
-    if endpoint.engine.get("name") not in {"llama.cpp", "vllm", "embedded"}:
+    if endpoint.engine.get("name") not in {"llama.cpp", "vllm", "openvino-genai"}:
         return ()
     ids: list[int] = []
     for first in range(0, len(WORDS), 64):
