@@ -11,6 +11,7 @@ import click
 
 from servefit.cli.show import emit_json, plain, table
 from servefit.decide.against import Held, hold
+from servefit.decide.decision import parse_decision
 from servefit.decide.findings import Finding
 from servefit.decide.verify import Report
 from servefit.decide.written import show
@@ -27,6 +28,7 @@ class _Done:
 
 @click.command(name="verify")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
+@click.option("--rerun", is_flag=True, help="Also simulate the configuration again, from its seed.")
 @click.option(
     "--against", metavar="RUN", type=click.Path(path_type=Path), help="Try to overturn it with a measured run."
 )
@@ -35,13 +37,13 @@ class _Done:
     "--format", "style", type=click.Choice(["text", "github"]), default="text", help="github: annotations for CI."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(files: tuple[Path, ...], *, against: Path | None, fix: bool, style: str, as_json: bool) -> int:
+def command(files: tuple[Path, ...], *, rerun: bool, against: Path | None, fix: bool, style: str, as_json: bool) -> int:
     """Does every number in a decision still hold? Recomputed from its plan and runs, offline.
 
     FILE is a decision.md, a bundle's folder, or a bundle's zip. --against writes what RUN says into the file: overturned,
     or one more confirmation. Ends with 0 where all holds, 4 where something does not, 5 where it is overturned.
     """
-    done = [_verify(path, against=against, fix=fix) for path in files]
+    done = [_verify(path, again=rerun, against=against, fix=fix) for path in files]
     if as_json:
         emit_json(to_json(done, files))
     else:
@@ -52,9 +54,9 @@ def command(files: tuple[Path, ...], *, against: Path | None, fix: bool, style: 
     return 5 if any(one.held and one.held.result == "overturned" for one in done) else 0
 
 
-def _verify(path: Path, *, against: Path | None, fix: bool) -> _Done:
+def _verify(path: Path, *, again: bool, against: Path | None, fix: bool) -> _Done:
     from servefit.decide.bundle import is_zip, unpack
-    from servefit.decide.verify import again, fixed, verify
+    from servefit.decide.verify import fixed, verify, verify_text
     from servefit.files import write_text
 
     if is_zip(path):
@@ -63,11 +65,14 @@ def _verify(path: Path, *, against: Path | None, fix: bool) -> _Done:
                 f"{path} is a zip, which is only read.", hint="Unpack it, then name the decision.md in it."
             )
         with tempfile.TemporaryDirectory(prefix="servefit-") as folder:
-            return _Done(report=verify(unpack(path, Path(folder))))
+            report = verify(unpack(path, Path(folder)))
+            return _Done(report=_rerun(report) if again else report)
     report = verify(path)
     if fix and (text := fixed(report)) != report.decision.text:
         write_text(report.path, text)
-        report = again(report, text)
+        report = verify_text(parse_decision(text, where=str(report.path)), report.path)
+    if again:
+        report = _rerun(report)
     if against is None or not report.holds:
         return _Done(report=report)
     assert report.ledger is not None, "a report without a plan does not hold"
@@ -75,10 +80,16 @@ def _verify(path: Path, *, against: Path | None, fix: bool) -> _Done:
     return _Done(report=_record(report, held, against), held=held)
 
 
+def _rerun(report: Report) -> Report:
+    from servefit.decide.rerun import rerun
+
+    return rerun(report)
+
+
 def _record(report: Report, held: Held, run: Path) -> Report:
     """The report after the run's result stands in the file; a result that stands there already is not repeated."""
     from servefit.decide.decision import Checked, recorded
-    from servefit.decide.verify import again
+    from servefit.decide.verify import verify_text
     from servefit.files import write_text
     from servefit.records import content_sha256
 
@@ -91,7 +102,7 @@ def _record(report: Report, held: Held, run: Path) -> Report:
         return report
     text = recorded(report.decision, checked, where=str(report.path))
     write_text(report.path, text)
-    return again(report, text)
+    return verify_text(parse_decision(text, where=str(report.path)), report.path)
 
 
 def to_json(done: list[_Done], files: tuple[Path, ...]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from itertools import chain
 from servefit.decide.decision import numbers_in
 from servefit.decide.written import UNITS
 from servefit.objectives import Summary, Targets, Verdict, margin, summarize
-from servefit.plan.checks import never, overall, verdict_of, worst
+from servefit.plan.checks import never, overall, smallest_margin, verdict_of, worst
 from servefit.plan.edges import group_of, groups, seat_range
 from servefit.plan.plan import Assumption, Candidate, Check, Plan
 from servefit.records import Run
@@ -97,6 +97,11 @@ class Ledger:
     def any_(self, candidate: Candidate) -> str:
         """The scope of a candidate's group: `any/` and the parts in which the group differs from the decided one's."""
         return f"any/{_difference(group_id(candidate), group_id(self.candidate)) or group_id(candidate)}"
+
+    def devices_without_a_pass(self) -> list[str]:
+        """The devices on which no candidate passes, in the plan's order."""
+        passing = {c.device for c in self.plan.candidates if verdict(c) == "pass"}
+        return [d for d in dict.fromkeys(c.device for c in self.plan.candidates) if d not in passing]
 
     def value(self, name: str) -> Value:
         """The value of that name; KeyError where there is none."""
@@ -454,6 +459,16 @@ def unit_of(check: str | None, plan: Plan | None = None) -> str:
 def _device(members: list[Candidate], label: str) -> Iterator[Quantity]:
     device = members[0].device
     source = f"{label}, every candidate on {device}"
+    near = max(members, key=lambda c: smallest_margin(c.checks))
+    if (short := worst([k for k in near.checks if check_verdict(k) != "pass"])) is not None:
+        said: tuple[tuple[str, Value, str, str], ...] = (
+            ("candidate", f"{near.policy}, {near.seats} seats", "text", "the setting whose smallest margin is largest"),
+            ("check", short.label, "text", "what it misses by most"),
+            ("value", short.value, check_dim(short), "its value there"),
+            ("target", short.target, check_dim(short), "its target"),
+        )
+        for name, value, dim, formula in said:
+            yield Quantity(name=f"nearest.{name}", value=value, dim=dim, formula=formula, source=source)
     for miss in never([(c.id, tuple(_judged(k) for k in c.checks)) for c in members]):
         dim = "plain" if miss.unit == "score" else miss.unit
         best = "lowest" if miss.at_most else "highest"
@@ -491,6 +506,7 @@ def _assumption(plan: Plan, a: Assumption, label: str) -> Iterator[Quantity]:
             (f"{bias.check}.planned", bias.as_planned, unit, "as planned"),
             (f"{bias.check}.otherwise", bias.otherwise, unit, a.alternative),
             (f"{bias.check}.ratio", ratio, "ratio", "otherwise / as planned"),
+            (f"{bias.check}.direction", bias.direction, "text", "optimistic: the plan looks better than otherwise"),
         ]
     rows.append(("id", a.id, "text", "its stable id"))
     rows += [(f"{part}.{i}", value, unit, "as the plan words it") for part, value, unit, i in _said(a)]

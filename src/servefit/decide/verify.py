@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from servefit.decide.against import MARK, evaluate_on, expressions, hold_against, vocabulary
 from servefit.decide.bundle import MANIFEST, confined
-from servefit.decide.decision import SECTIONS, Binding, Decision, Input, at, load_decision, parse_decision
+from servefit.decide.decision import SECTIONS, Binding, Decision, Input, at, load_decision
 from servefit.decide.findings import Finding, Level
 from servefit.decide.quantities import Ledger, Measured, Quantity, check_verdict, verdict
 from servefit.decide.writeup import spelled
@@ -318,10 +318,10 @@ def _musts(ledger: Ledger) -> Iterator[tuple[str, str, str]]:
             "|".join(f"run/{run.name}#{name}" for name in pairs),
             f"what run {run.name} measured beside it",
         )
-    for device in dict.fromkeys(x.device for x in plan.candidates):
-        if device != c.device and all(verdict(x) == "fail" for x in plan.candidates if x.device == device):
+    for device in ledger.devices_without_a_pass():
+        if device != c.device:
             for name in ledger.scope(f"on/{device}"):
-                if name.endswith(".best"):
+                if name.startswith("never.") and name.endswith(".best"):
                     yield "Evidence", f"on/{device}#{name}", f"the best that {device} reaches in {name.split('.')[1]}"
 
 
@@ -485,8 +485,3 @@ def fixed(report: Report) -> str:
         start = binding.offset + written.start
         text = text[:start] + new + text[binding.offset + written.end :]
     return text
-
-
-def again(report: Report, text: str) -> Report:
-    """The report on a changed text of the same file."""
-    return verify_text(parse_decision(text, where=str(report.path)), report.path)

@@ -11,6 +11,7 @@ from servefit.decide.quantities import PERCENTILES, Ledger, Quantity, check_labe
 from servefit.decide.written import Written, agrees, show
 from servefit.plan.plan import Assumption, Candidate, Check, Plan
 
+LONG_CHARS = 160
 MAX_ROWS = 12
 """Passing candidates that get a line of their own; beyond that a group gets one."""
 
@@ -216,25 +217,30 @@ class _Page:
         yield ""
 
     def never_pass(self) -> Iterator[str]:
-        devices = dict.fromkeys(c.device for c in self.ledger.plan.candidates)
-        failing = [
-            d for d in devices if all(verdict(c) == "fail" for c in self.ledger.plan.candidates if c.device == d)
-        ]
-        if not failing:
-            return
-        yield "### What never passes"
-        yield ""
-        rows = []
-        for device in failing:
-            checks = [n for n in self.ledger.scope(f"on/{device}") if n.endswith(".best")]
-            for name in checks:
-                check = name.removeprefix("never.").removesuffix(".best")
-                label = check_label(next(c for c in self.ledger.plan.candidates if c.device == device), check) or check
+        """The devices on which nothing passes: the checks they never pass with the best value, else how near they come."""
+        rows: list[tuple[str, ...]] = []
+        for device in self.ledger.devices_without_a_pass():
+            members = [c for c in self.ledger.plan.candidates if c.device == device]
+            best = [n for n in self.ledger.scope(f"on/{device}") if n.startswith("never.") and n.endswith(".best")]
+            for name in best:
+                check = name.split(".")[1]
                 target = self.b(f"on/{device}#never.{check}.target")
+                label = check_label(members[0], check) or check
                 rows.append((word(device), label, self.b(f"on/{device}#{name}"), target))
-            if not checks:
-                rows.append((word(device), "each check passes somewhere, never all together", "-", "-"))
-        yield from table(("device", "check", "its best value at any setting", "target"), rows)
+            if not best and self.ledger.find(f"on/{device}#nearest.value"):
+                at = f"on/{device}#nearest."
+                rows.append(
+                    (
+                        word(device),
+                        f"never all at once; the nearest ({self.b(at + 'candidate')}) misses {self.b(at + 'check')}",
+                        self.b(at + "value"),
+                        self.b(at + "target"),
+                    )
+                )
+        if rows:
+            yield "### What never passes"
+            yield ""
+            yield from table(("device", "check", "its best value at any setting", "target"), rows)
 
     def predicted_and_measured(self) -> Iterator[str]:
         if not self.ledger.runs:
@@ -278,6 +284,10 @@ class _Page:
         if plan.recommended and plan.recommended.id != self.ledger.candidate.id:
             yield f"Evaluated for the plan's own pick, {word(plan.recommended.id)}."
         yield ""
+        broken = [a for a in full if a.breaking]
+        if broken:
+            rows = [self.breaking(a) for a in broken]
+            yield from table(("assumption", "unit", "planned", "breaks at", "which is", "misses first"), rows)
         for a in full:
             yield f"- {self.b(f'assumption/{a.id}')} {' '.join(self.assumption(a))}"
         for a in brief:
@@ -292,9 +302,20 @@ class _Page:
         if self.choices.own:
             yield ""
 
+    def breaking(self, a: Assumption) -> tuple[str, ...]:
+        at = f"assumption/{a.id}#"
+        assert a.breaking is not None, f"{a.id} has no breaking point"
+        first = check_label(self.ledger.candidate, a.breaking.check) or a.breaking.check
+        return (
+            word(a.id),
+            word(a.unit),
+            *(self.b(at + name) for name in ("planned", "breaking", "breaking.factor")),
+            first,
+        )
+
     def assumption(self, a: Assumption) -> Iterator[str]:
         at = f"assumption/{a.id}#"
-        yield f"({word(a.source)}) {self.prose(a, 'text')}"
+        yield f"({word(a.source)}): {self.prose(a, 'text')}"
         if a.measured:
             reach = (
                 f"; this workload reaches {self.b(at + 'reached.low')} to {self.b(at + 'reached.high')}"
@@ -307,32 +328,26 @@ class _Page:
         moved = [b for b in a.biases if b.direction != "none"]
         if moved:
             said = ", ".join(
-                f"{check_label(self.ledger.candidate, b.check)} would be {self.b(f'{at}{b.check}.otherwise')} instead of "
-                f"{self.b(f'{at}{b.check}.planned')} ({self.b(f'{at}{b.check}.ratio')}): {_side(b.direction)}"
+                f"{check_label(self.ledger.candidate, b.check)} {self.b(f'{at}{b.check}.otherwise')} instead of "
+                f"{self.b(f'{at}{b.check}.planned')} ({self.b(f'{at}{b.check}.ratio')}, so the plan is "
+                f"{self.b(f'{at}{b.check}.direction')})"
                 for b in moved
             )
-            yield f"Evaluated otherwise ({self.prose(a, 'alternative')}): {said}."
-        still = [b for b in a.biases if b.direction == "none"]
-        if still and moved:
-            yield f"Not moved by it: {', '.join(check_label(self.ledger.candidate, b.check) or b.check for b in still)}."
+            yield f"Otherwise ({self.prose(a, 'alternative')}): {said}."
         if a.changes_decision:
             yield "**That alone would change the decision.**"
-        if a.breaking:
-            yield (
-                f"It breaks at {self.b(at + 'breaking')} ({self.b(at + 'breaking.factor')} of what is planned), where "
-                f"{check_label(self.ledger.candidate, a.breaking.check)} misses first."
-            )
-        elif a.tried:
+        if a.tried and not a.breaking:
             yield f"Nothing from {self.b(at + 'tried.low')} to {self.b(at + 'tried.high')} changes the decision."
 
     def prose(self, a: Assumption, part: str) -> str:
         """One of the plan's sentences, each number in it bound to the quantity it states, or to the plan's wording."""
-        text = flat(getattr(a, part))
+        text = aside(flat(getattr(a, part)))
         scope = self.ledger.scope(f"assumption/{a.id}")
         out, at = "", 0
-        for place, (end, found) in enumerate(numbers_in(text), 1):
+        for end, found in numbers_in(text):
             own = (q for n, q in scope.items() if "." not in n or n.split(".")[0] in ("measured", "reached", "planned"))
-            match = next((q.name for q in own if _states(found, q)), f"{part}.{place}")
+            match = next((q.name for q in own if q.dim not in ("plain", "ratio") and _states(found, q)), None)
+            match = match or next(n for n, q in scope.items() if n.startswith(f"{part}.") and _states(found, q))
             out += f"{text[at:end]}<!--assumption/{a.id}#{match}-->"
             at = end
         return out + text[at:]
@@ -354,8 +369,8 @@ class _Page:
         yield "## Trade-offs"
         yield ""
         yield (
-            f"Of {self.b('count.candidates')} configurations {self.b('count.pass')} pass, {self.b('count.fail')} miss a "
-            f"target and {self.b('count.close')} are too close to call."
+            f"Configurations tried: {self.b('count.candidates')}; of these {self.b('count.pass')} pass, "
+            f"{self.b('count.fail')} miss a target, {self.b('count.close')} too close to call."
         )
         yield ""
         yield from self.rejected(others)
@@ -449,8 +464,8 @@ class _Page:
             return
         c = near[0]
         at = f"{self.ledger.with_(c)}#"
-        fails = "" if c in others else f" (which is {self.b(at + 'verdict')})"
-        more = "more" if c.seats > decided.seats else "fewer"
+        fails = "" if c in others else f" (verdict: {self.b(at + 'verdict')})"
+        more = "More" if c.seats > decided.seats else "Fewer"
         buys = [
             f"{self.b(at + 'delta.capacity')} of capacity" if self.has(at + "delta.capacity") else "",
             f"{self.b(at + 'delta.goodput')} of goodput at this load" if self.has(at + "delta.goodput") else "",
@@ -458,7 +473,7 @@ class _Page:
             f"{self.b(at + 'delta.tpot')} of p99 TPOT" if self.has(at + "delta.tpot") else "",
         ]
         yield (
-            f"With {self.b(at + 'seats')} seats instead of {self.b('seats')}, {more} seats{fails}: "
+            f"{more} seats, {self.b(at + 'seats')} instead of {self.b('seats')}{fails}: "
             f"{self.b(at + 'delta.memory')} of memory per replica; {', '.join(filter(None, buys)) or 'nothing else known'}. "
             f"One seat holds {self.b('memory.kv_per_seat')} of KV cache at the longest request."
         )
@@ -548,6 +563,23 @@ def _needs_ticks(text: str) -> bool:
 def flat(text: str) -> str:
     """Text on one line without anything that would open a comment."""
     return re.sub(r"\s+", " ", text.replace("<!--", "").replace("-->", "")).strip()
+
+
+def aside(text: str) -> str:
+    """A long sentence with its first parenthesis in a code span: a citation in it is nobody's claim here.
+
+    >>> aside("Short (1).")
+    'Short (1).'
+    """
+    start = text.find(" (")
+    if len(text) < LONG_CHARS or start < 0:
+        return text
+    depth = 0
+    for at in range(start + 1, len(text)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        if depth == 0:
+            return f"{text[: start + 2]}{word(text[start + 2 : at])}{text[at:]}"
+    return text
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -108,6 +108,22 @@ def make_plan(spec: PlanSpec, *, jobs: int = 1, ray_address: str | None = None, 
     )
 
 
+def simulate_again(candidate: Candidate, spec: PlanSpec) -> tuple[Candidate, tuple[str, ...]]:
+    """The candidate made again from the question alone, and the hashes of its schedules: the same seeds, the same bytes.
+
+    `spec` is the plan's own, its paths pointing to where its inputs lie now. Capacity is left out: it is a search.
+    """
+    inputs = find_inputs(spec)
+    schedules = make_schedules(spec)
+    contexts = tuple(r.isl + r.osl for r in schedules[0])
+    scores = quality_scores(spec.quality) if spec.quality else {}
+    shared = Shared(spec=spec, inputs=inputs, schedules=schedules, contexts_tok=contexts, scores=scores)
+    bases = find_bases(spec, inputs, context_tok=_typical(contexts))
+    group = _group_of(candidate, {base.basis.id: base for base in bases})
+    made = replace(make_candidate(shared, group, candidate.seats), capacity=candidate.capacity)
+    return made, tuple(schedule_sha256(requests) for requests in schedules)
+
+
 def make_schedules(spec: PlanSpec) -> tuple[Schedule, ...]:
     """One schedule per seed, equal ones once. Raises ServefitError where there is no request in it."""
     out: dict[str, Schedule] = {}
