@@ -126,7 +126,7 @@ def _say(path: Path, said: dict[str, Any], notes: tuple[str, ...]) -> None:
             "candidate": ledger.candidate.id,
             "configuration": {name: ledger.value(name) for name in axes},
             "verdict": ledger.value("verdict"),
-            "checks": [c.name for c in ledger.candidate.checks],
+            "checks": ledger.candidate.checks,
             "bound": report.checked,
             "findings": report.findings,
             "html": said["html"],

@@ -337,7 +337,7 @@ def _assumptions(
         if a.changes_decision and a.id not in ids:
             yield missing("Assumptions", f"assumption/{a.id}", f"'{a.id}', which alone would change the decision")
     if not _own_words(decision):
-        level: Level = "warning" if decision.front.status == "proposed" else "error"
+        level: Level = "error" if decision.front.status == "accepted" else "warning"
         yield missing(
             "Assumptions", "own", "what you assume about the real service (under a heading with 'own')", level
         )

@@ -1,0 +1,173 @@
+"""servefit decide and servefit verify, as they are called."""
+
+import json
+import zipfile
+from importlib.resources import files
+
+import jsonschema
+import pytest
+
+from decide.case import make_plan, make_run
+from servefit.cli.main import run
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a plan, a calibration and two measured runs, as the working folder."""
+    monkeypatch.chdir(tmp_path)
+    make_plan(tmp_path)
+    make_run(tmp_path / "good", ttft_s=0.2)
+    make_run(tmp_path / "bad", ttft_s=0.6)
+    return tmp_path
+
+
+def load_schema(name: str) -> dict:
+    """A published JSON Schema."""
+    return json.loads((files("servefit.decide") / f"{name}.schema.json").read_text())
+
+
+@pytest.fixture
+def call(capsys):
+    """Calls servefit and gives (exit code, stdout, stderr)."""
+
+    def called(*args: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as done:
+            run(list(args))
+        out, err = capsys.readouterr()
+        return int(done.value.code or 0), out, err
+
+    return called
+
+
+OWN = ("--assume", "Most users read on a phone.")
+
+
+def test_decide_and_verify_round_trip(here, call):
+    """A plan becomes a decision, a report and a bundle; both verify; the next command is said."""
+    code, out, _ = call("decide", "plan.json", *OWN, "--html", "r.html", "--bundle", "b.zip", "--run", "good")
+    assert code == 0
+    assert out.rstrip().endswith("next: servefit verify decision.md")
+    assert (here / "r.html").read_text().startswith("<!doctype html>")
+    assert "runs/good/requests.jsonl" in zipfile.ZipFile("b.zip").namelist()
+    for path in ("decision.md", "b.zip", "."):
+        code, out, _ = call("verify", path)
+        assert (code, "it holds" in out) == (0, True), path
+
+
+def test_json_is_one_object_of_the_published_schema(here, call):
+    """Both commands, with and without findings and a run held against."""
+    code, out, _ = call("decide", "plan.json", "--json")
+    said = json.loads(out)
+    jsonschema.validate(said, load_schema("decide"))
+    assert (code, said["configuration"]["seats"], said["verdict"]) == (0, 16, "pass")
+    assert [f["code"] for f in said["findings"]] == ["MISSING"]
+    code, out, _ = call("verify", "decision.md", "--against", "bad", "--json")
+    said = json.loads(out)
+    jsonschema.validate(said, load_schema("verify"))
+    assert (code, said["holds"], said["files"][0]["against"]["result"]) == (5, True, "overturned")
+
+
+def test_stale_numbers_end_with_4_and_fix_mends_them(here, call):
+    """Line, name, written and recomputed; the annotation format; --fix."""
+    call("decide", "plan.json", *OWN)
+    path = here / "decision.md"
+    good = path.read_text()
+    path.write_text(good.replace("210 ms<!--", "211 ms<!--"))
+    code, out, _ = call("verify", "decision.md")
+    line = next(n for n, text in enumerate(path.read_text().split("\n"), 1) if "211 ms<!--" in text)
+    assert code == 4
+    assert f"decision.md:{line}: STALE ttft.value: 211 ms is written, it is 210 ms." in out
+    code, out, _ = call("verify", "decision.md", "--format", "github")
+    assert code == 4
+    assert out.startswith(
+        f"::error file=decision.md,line={line},title=STALE ttft.value::211 ms is written, it is 210 ms."
+    )
+    assert call("verify", "decision.md", "--fix")[0] == 0
+    assert path.read_text() == good
+
+
+def test_a_run_confirms_then_overturns(here, call):
+    """0 with the status kept, 5 with the status flipped; the run is recorded once."""
+    call("decide", "plan.json", *OWN, "--status", "accepted", "--decider", "Ada")
+    code, out, _ = call("verify", "decision.md", "--against", "good")
+    assert (code, "confirmed by good" in out, "ttft.p99" in out) == (0, True, True)
+    call("verify", "decision.md", "--against", "good")
+    text = (here / "decision.md").read_text()
+    assert (text.count("result: confirmed"), text.count("status: accepted")) == (1, 1)
+    code, out, _ = call("verify", "decision.md", "--against", "bad")
+    assert (code, "OVERTURNED by bad" in out) == (5, True)
+    assert (here / "decision.md").read_text().startswith("---\nstatus: overturned\n")
+    assert call("verify", "decision.md")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("decide", "nope.json"), 2, "nope.json does not exist"),
+        (("decide", "calibration.json"), 2, "is not a plan"),
+        (("decide", "plan.json", "--candidate", "a", "--candidate", "b"), 2, "exactly one configuration, not 2"),
+        (("decide", "plan.json", "--candidate", "a100-80gb"), 2, "names 4 configurations"),
+        (("decide", "plan.json", "--candidate", "seats64"), 5, "misses a target"),
+        (("decide", "plan.json", "--date", "soon"), 2, "'soon' is no date"),
+        (("decide", "plan.json", "--run", "nope"), 2, "nope/run.json does not exist"),
+        (("decide", "plan.json", "--status", "done"), 2, "'done'"),
+        (("verify", "nope.md"), 2, "nope.md does not exist"),
+        (("verify", "calibration.json"), 2, "no front matter"),
+        (("verify",), 2, "Missing argument"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_nothing_is_written(here, call, args, code, said):
+    """The value is in the sentence, a hint follows, and no file appears."""
+    before = sorted(p.name for p in here.iterdir())
+    got, out, err = call(*args)
+    assert (got, out) == (code, "")
+    assert said in err
+    assert err.count("\n") <= 2
+    assert sorted(p.name for p in here.iterdir()) == before
+
+
+def test_an_edited_decision_is_not_overwritten(here, call):
+    """A second decide is refused without --force; a report and a bundle of the edited file can be made."""
+    call("decide", "plan.json", *OWN)
+    path = here / "decision.md"
+    path.write_text(path.read_text().replace("It meets every target", "We are glad that it meets every target"))
+    code, _, err = call("decide", "plan.json")
+    assert (code, "is there already" in err) == (2, True)
+    code, _, _ = call("decide", "decision.md", "--html", "r.html", "--bundle", "bundle")
+    assert code == 0
+    assert "We are glad" in (here / "r.html").read_text()
+    assert call("verify", "bundle")[0] == 0
+    assert call("decide", "plan.json", "--force")[0] == 0
+    assert "We are glad" not in path.read_text()
+
+
+def test_a_reason_lets_a_failing_configuration_through(here, call):
+    """--despite writes it, with the reason in the file; verify says what fails and still ends with 0."""
+    code, _, _ = call(
+        "decide", "plan.json", *OWN, "--candidate", "seats64", "--despite", "The next device comes in May."
+    )
+    assert code == 0
+    code, out, _ = call("verify", "decision.md")
+    assert code == 0
+    assert "FAILS (note) tpot.verdict" in out
+    assert "The next device comes in May." in (here / "decision.md").read_text()
+
+
+def test_several_files_are_one_answer(here, call):
+    """A hook names every changed decision; one that does not hold is enough for 4."""
+    call("decide", "plan.json", *OWN, "--out", "a.md")
+    call("decide", "plan.json", *OWN, "--out", "b.md")
+    (here / "b.md").write_text((here / "b.md").read_text().replace("210 ms", "209 ms"))
+    code, out, _ = call("verify", "a.md", "b.md")
+    assert code == 4
+    assert "a.md (proposed)" in out
+    assert "b.md (proposed)" in out
+
+
+def test_a_zip_is_only_read(here, call):
+    """--fix and --against do not write into a zip."""
+    call("decide", "plan.json", *OWN, "--bundle", "b.zip")
+    for extra in (("--fix",), ("--against", "good")):
+        code, _, err = call("verify", "b.zip", *extra)
+        assert (code, "only read" in err) == (2, True)

@@ -1,0 +1,92 @@
+"""The report: one page that needs nothing else, and every number on it answers for itself."""
+
+import re
+
+import pytest
+
+from decide.case import make_case
+from servefit.decide.report import report_html
+from servefit.decide.verify import verify
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A decision with two runs."""
+    return make_case(tmp_path_factory.mktemp("case"), runs=2)
+
+
+def test_every_bound_number_has_its_card(path):
+    """Each bound number is a button that opens a card with value, formula and source; no comment is left."""
+    report = verify(path)
+    html = report_html(report)
+    body = html[html.index("<main>") : html.index("<section aria-label")]
+    assert body.count('<button type="button" class="q') == len(report.decision.comments)
+    targets = set(re.findall(r'popovertarget="(c\d+)"', html))
+    assert targets == set(re.findall(r'popover id="(c\d+)"', html))
+    assert "<!--" not in html.split("<script>", 1)[0].replace("<!doctype", "")
+    assert "(target - value) / target" in html
+    assert "ttft.value = 210 ms (0.21 s); ttft.target = 500 ms (0.5 s)" in html
+
+
+def test_nothing_in_the_file_becomes_markup(tmp_path):
+    """HTML, scripts, images and javascript links in the prose stay text, and nothing is fetched."""
+    path = make_case(tmp_path)
+    nasty = "\n<script>alert(1)</script> <img src=x onerror=alert(1)> ![a](http://a.example/x.png) [b](javascript:alert(1))\n"
+    path.write_text(path.read_text().replace("## Trade-offs\n", "## Trade-offs\n" + nasty))
+    html = report_html(verify(path))
+    body = html[html.index("<main>") : html.index("</main>")]
+    text = re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL)
+    assert "<script>alert" not in body
+    assert "<img" not in text
+    assert 'href="javascript' not in text
+    assert "default-src 'none'" in html
+
+
+def test_a_stale_number_is_struck_out(tmp_path):
+    """The page says what does not hold, in words and at the number."""
+    path = make_case(tmp_path)
+    path.write_text(path.read_text().replace("210 ms<!--ttft.value-->", "199 ms<!--ttft.value-->"))
+    html = report_html(verify(path))
+    assert "does not hold as it is" in html
+    assert re.search(r'class="q stale"[^>]*>199 ms<', html)
+    assert "199 ms is written, it is 210 ms." in html
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_it_reads_well_and_is_accessible(path, browser_page, width, scheme):
+    """No error, no request, no sideways scroll, figures drawn, axe clean with a card open."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    page, show = browser_page
+    page.set_viewport_size({"width": width, "height": 844})
+    page.emulate_media(color_scheme=scheme)
+    show(report_html(verify(path)))
+    page.wait_for_selector(".chart-canvas svg")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    button = page.locator("button.q", has_text="+58.0%").first
+    button.click()
+    card = page.locator(".card:popover-open")
+    assert "(target - value) / target" in card.inner_text()
+    box = card.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= width
+    page.locator("footer summary").first.click()
+    assert not Axe().run(page).response["violations"]
+    page.keyboard.press("Escape")
+    assert card.count() == 0
+    assert not page.errors
+
+
+@pytest.mark.browser
+def test_hover_shows_and_print_lists(path, browser_page):
+    """A mouse that rests on a number sees its card; on paper the cards are a table."""
+    page, show = browser_page
+    show(report_html(verify(path)))
+    button = page.locator("button.q", has_text="210 ms").first
+    button.hover()
+    assert "p99 TTFT" in page.locator(".card:popover-open").inner_text()
+    page.mouse.move(5, 5)
+    assert page.locator(".card:popover-open").count() == 0
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("footer .ledger table").is_visible()
