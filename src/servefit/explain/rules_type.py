@@ -1,5 +1,6 @@
 """Rules about the pace, from a run's rows: prefill stalls, preemption, chunks, buffering, speculation, host, heat."""
 
+import math
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
@@ -37,6 +38,8 @@ def prefill_stall(case: Case) -> Cause | None:
     lost = sum(g.s - usual for g in hit)
     affected = len({g.row for g in hit})
     writing = sum(r.chunk_s[-1] - r.chunk_s[0] for r in f.rows if len(r.chunk_s) > 1)
+    if lost < 0.05 * writing:
+        return None  # there, but nobody would notice
     return Cause(
         code="prefill_stall", title="Running answers stop while another prompt is read", half="type",
         saw=f"{len(hit)} of {len(long)} long pauses ({fmt_percent(share)}) end just as another request gets its first token; the "
@@ -174,8 +177,9 @@ def several_tokens(case: Case) -> Cause | None:
             code="buffering", title="A proxy (or the server) holds the stream back and sends it in bursts", half="measurement",
             saw=f"{fmt(tokens / chunks, 1)} events arrive in one write, then nothing for {fmt_s(pause)}: their gaps are spread evenly, "
             "which is a guess.",
-            confirm="Ask the server directly, without the proxy; or switch its buffering off (proxy_buffering off, X-Accel-Buffering: no).",
-            certainty="likely", weight_s=pause, value=tokens / chunks,
+            confirm="Ask the server directly, without the proxy; or switch its buffering off (proxy_buffering off, X-Accel-Buffering: no)."
+            + (" This machine was busy and may have read late: measure again when it is idle." if _busy(f) else ""),
+            certainty="possible" if _busy(f) else "likely", weight_s=pause, value=tokens / chunks,
         )  # fmt: skip
     ones = [g.s for g in everything if g.tok == 1]
     more = [g for g in everything if g.tok > 1]
@@ -203,6 +207,12 @@ def several_tokens(case: Case) -> Cause | None:
     )  # fmt: skip
 
 
+def _busy(features: Features) -> bool:
+    """Whether the machine that measured had more to do than cores to do it before the first request."""
+    machine = features.run.header.machine
+    return (machine.get("load_1min") or 0.0) > 1.25 * (machine.get("cores") or math.inf)
+
+
 def host_trouble(case: Case) -> Cause | None:
     """Something on the machine disturbs: CPU taken away, too many threads, a busy neighbour, a late client."""
     f = case.features
@@ -218,7 +228,7 @@ def host_trouble(case: Case) -> Cause | None:
         said.append("the client itself was late")
     cores, load = machine.get("cores") or 0, machine.get("load_1min") or 0.0
     local = any(name in str(f.run.header.endpoint.get("url", "")) for name in ("127.0.0.1", "localhost", "[::1]"))
-    busy = local and cores and load > 1.25 * cores
+    busy = local and _busy(f)
     if busy:
         said.append(f"a load of {fmt(load, 1)} on {cores} cores before the first request")
     uneven = _uneven(f)
