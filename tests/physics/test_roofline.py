@@ -201,3 +201,16 @@ def test_overhead_grows_with_layers():
         roofline_step(find_model(n), h100, "fp8", constants="vllm") for n in ("llama-3.1-8b", "llama-3.1-70b")
     )
     assert large.const_s - small.const_s == pytest.approx(48 * 42e-6)
+
+
+def test_a_floor_is_below_what_llama_cpp_reaches():
+    """llama.cpp quantises activations to 8 bit: its prompts may run faster than 16-bit peaks allow, so floors use 8-bit ones.
+
+    RTX 4090, LLaMA-7B Q4_0, discussion 15013: 14,771 tok/s at 512 tokens, 195 TFLOP/s of a 16-bit peak of 165. Two vCPUs, SmolLM2-135M Q4_1 under
+    OpenVINO: 1,900 tok/s at 128 tokens.
+    """
+    gpu, cpu = find_device("rtx-4090"), find_device("cpu-small")
+    assert floor_s(find_model("llama-2-7b"), gpu, "q4_0", prefill_tok=512) < 512 / 14_771
+    assert floor_s(find_model("llama-2-7b"), gpu, "awq", prefill_tok=512) > 512 / 14_771
+    assert floor_s(find_model("smollm2-135m"), cpu, prefill_tok=128) < 128 / 1_900
+    assert roofline.model_peak(find_model("smollm2-135m"), cpu).value == 1.5e12

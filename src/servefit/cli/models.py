@@ -20,7 +20,7 @@ from servefit.physics.memory import (
     streamed_weight_bytes,
     weight_bytes,
 )
-from servefit.physics.roofline import decode_ceiling_tok_per_s, peak_flop_per_s, prefill_flop
+from servefit.physics.roofline import decode_ceiling_tok_per_s, model_peak, prefill_flop
 from servefit.units import GB, fmt, fmt_bytes, fmt_s
 
 _SHOWN = ("bf16", "fp8", "q8_0", "q4_k_m", "awq")
@@ -166,7 +166,7 @@ def _layers(group: Layers) -> str:
 def _on(model: ModelShape, device: Device, precision: str | None, ctx_tok: int, kv_bits: int) -> dict[str, Any]:
     label = find_precision(precision).name if precision else (model.file.quant if model.file else "bf16")
     pool = kv_pool(model, device, precision, kv_bits=kv_bits)
-    peak = peak_flop_per_s(device, precision)
+    peak = model_peak(model, device, precision)
     ceiling = decode_ceiling_tok_per_s(model, device, precision, kv_bits=kv_bits)
     return {
         "device": device.name, "precision": label, "usable_bytes": pool.usable_bytes, "weight_bytes": pool.weight_bytes,

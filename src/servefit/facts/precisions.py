@@ -20,13 +20,20 @@ class Precision:
     small_bits: float = 16.0
     """Norms, biases, routers."""
     peak: Peak = "bf16"
-    """The fastest arithmetic that such weights may use: fp8 weights with fp8 activations; 4-bit ones are unpacked."""
+    """The fastest arithmetic that such weights may use: fp8 weights with fp8 activations; llama.cpp's kinds quantise the
+    activations to 8 bit as they go; AWQ and MXFP4 are unpacked to 16 bit."""
     source: str = ""
 
 
 def _llamacpp(name: str, bits: float, source: str, *, head: float = 0.0, embed: float = 0.0) -> Precision:
     return Precision(
-        name=name, weight_bits=bits, head_bits=head or bits, embed_bits=embed or bits, small_bits=32.0, source=source
+        name=name,
+        weight_bits=bits,
+        head_bits=head or bits,
+        embed_bits=embed or bits,
+        small_bits=32.0,
+        peak="int8",
+        source=source,
     )
 
 
@@ -73,3 +80,15 @@ def find_precision(precision: "Precision | str") -> Precision:
         names = ", ".join(dict.fromkeys(p.name for p in PRECISIONS.values()))
         raise ServefitError(f"There is no precision '{precision}'.", hint=f"Known: {names}.")
     return found
+
+
+def arithmetic_of(quant: str) -> Precision:
+    """The precision whose arithmetic a file's number format may use at the fastest: 8 bit for every kind of ggml block.
+
+    >>> arithmetic_of("Q4_1").peak, arithmetic_of("F8_E4M3").peak, arithmetic_of("BF16").peak, arithmetic_of("IQ4_XS").peak
+    ('int8', 'fp8', 'bf16', 'int8')
+    """
+    name = quant.upper()
+    if name.startswith("F8"):
+        return PRECISIONS["fp8"]
+    return PRECISIONS["q8_0"] if name.startswith(("Q", "IQ", "TQ", "I8", "U8")) else PRECISIONS["bf16"]

@@ -8,7 +8,7 @@ from servefit.errors import ServefitError
 from servefit.facts.cited import Cited
 from servefit.facts.devices import Device
 from servefit.facts.models import Layers, ModelShape
-from servefit.facts.precisions import Precision, find_precision
+from servefit.facts.precisions import Precision, arithmetic_of, find_precision
 from servefit.physics.constants import EngineConstants, constants_for, engine_constants, find_constants
 from servefit.physics.memory import kv_read_bytes, state_bytes, streamed_weight_bytes, weight_parts
 from servefit.physics.steptime import StepTime
@@ -83,13 +83,19 @@ def prefill_flop(model: ModelShape, prompt_tok: int) -> float:
 def peak_flop_per_s(device: Device, precision: Precision | str | None = None) -> Cited | None:
     """The dense peak that weights of this precision may use on the device; 16-bit arithmetic where there is no faster.
 
-    None where nobody has the figure: what needs it says so. MXFP4 and 4-bit weights are unpacked to 16 bit.
+    None where nobody has the figure: what needs it says so. AWQ and MXFP4 are unpacked to 16 bit; llama.cpp's kinds may
+    use 8-bit arithmetic.
     """
     p = find_precision(precision or "bf16")
     fields = {"fp8": ("flop_fp8_per_s",), "int8": ("flop_int8_per_s", "flop_fp8_per_s"),
               "fp4": ("flop_fp4_per_s", "flop_fp8_per_s")}.get(p.peak, ())  # fmt: skip
     best = [name for name in (*fields, "flop_per_s") if getattr(device, name)]
     return device.cite(max(best, key=lambda name: float(getattr(device, name)))) if best else None
+
+
+def model_peak(model: ModelShape, device: Device, precision: Precision | str | None = None) -> Cited | None:
+    """The dense peak for the model's weights: of `precision`, or of the number format of its file."""
+    return peak_flop_per_s(device, precision or (arithmetic_of(model.file.quant) if model.file else None))
 
 
 def critical_tok(device: Device, precision: Precision | str | None = None) -> float | None:
@@ -129,7 +135,7 @@ def roofline_step(  # noqa: PLR0917 - the order of the contract
     the link, 2(n-1)/n of the activations each. Raises ServefitError where a link is needed and its figure is missing.
     """
     c = find_constants(constants) if isinstance(constants, str) else constants
-    band, peak = device.bandwidth_bytes_per_s, peak_flop_per_s(device, precision)
+    band, peak = device.bandwidth_bytes_per_s, model_peak(model, device, precision)
     parts = weight_parts(model, precision)
     w_rate, kv_rate = band * (c.weights_eff if c else 1.0), band * (c.kv_eff if c else 1.0)
     expert_rate = band * (c.experts_eff or c.weights_eff) if c else band
@@ -296,7 +302,7 @@ def floor_s(
     if tokens == 0:
         return 0.0
     bytes_ = streamed_weight_bytes(model, precision, step_tok=tokens) + seqs * kv_read_bytes(model, ctx_tok, kv_bits)
-    peak = peak_flop_per_s(device, precision)
+    peak = model_peak(model, device, precision)
     flop = linear_flop_per_tok(model) * tokens + head_flop(model) * seqs + seqs * attention_flop(model, ctx_tok)
     if prefill_tok:
         whole, before = prefill_flop(model, past_tok + prefill_tok), prefill_flop(model, past_tok)
