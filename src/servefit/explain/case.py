@@ -8,7 +8,7 @@ from servefit.explain.features import Features
 from servefit.facts.devices import find_device
 from servefit.facts.models import find_model
 from servefit.physics.memory import kv_bytes_per_tok, streamed_weight_bytes
-from servefit.physics.roofline import peak_flop_per_s
+from servefit.physics.roofline import model_peak, peak_flop_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,9 @@ def wall_of(model_name: str | None, device_name: str | None, precision: str | No
     """
     model = find_model(model_name) if model_name else None
     device = find_device(device_name) if device_name else None
-    peak = peak_flop_per_s(device, precision) if device else None
+    peak = None
+    if device:
+        peak = model_peak(model, device, precision) if model else peak_flop_per_s(device, precision)
     said = []
     if model:
         said.append(f"{model.title} ({precision or (model.file.quant if model.file else 'bf16')})")
