@@ -100,8 +100,8 @@ class Server:
         seq.received_tok = 0
         seq.prefilling = not (seq.produced_tok and seq.known_tok - seq.computed_tok == 1)
         seq.running = True
-        if seq.admitted_s is None:
-            seq.admitted_s = self.now_s
+        if seq.queue_s is None:
+            seq.queue_s = self.now_s - seq.ready_s
         self.running.append(seq)
 
 

@@ -13,6 +13,8 @@ class Sequence:
     index: int
     """Place in the schedule; breaks ties between requests that are ready at the same moment."""
     due_s: float = 0.0
+    priority: int = 0
+    """The request's, where the engine heeds it."""
     ready_s: float = 0.0
     """Due plus the front end's share: when the scheduler first sees it."""
     isl: int = 0
@@ -38,7 +40,8 @@ class Sequence:
     status: str = "unfinished"
     replica: int = 0
     user: int | None = None
-    admitted_s: float | None = None
+    queue_s: float | None = None
+    """How long it waited for its first seat."""
     done_s: float | None = None
     chunk_s: list[float] = field(default_factory=list)
     chunk_tok: list[int] = field(default_factory=list)
@@ -51,7 +54,7 @@ class Sequence:
     @property
     def key(self) -> tuple[int, float, int]:
         """Who is served first: priority, then who was ready first. The largest key is preempted first."""
-        return (self.request.priority, self.ready_s, self.index)
+        return (self.priority, self.ready_s, self.index)
 
     def emit(self, at_s: float, tok: int = 1) -> None:
         """Hand `tok` tokens to the user at `at_s`."""

@@ -113,6 +113,27 @@ def simulate_run(
     server = Server(config)
     drive(arrivals, [server], step, horizon_s=math.inf if horizon_s is None else horizon_s)
     rows = rows_of(arrivals.issued, horizon_s)
+    return run_of(
+        rows, asked, workload, config, step, horizon_s=horizon_s, target=target, model=model, engine=engine,
+        inputs=inputs, tool_version=tool_version,
+    )  # fmt: skip
+
+
+def run_of(
+    rows: tuple[RequestRecord, ...],
+    asked: tuple[Request, ...],
+    workload: Workload,
+    config: EngineConfig,
+    step: StepTime,
+    *,
+    horizon_s: float | None = None,
+    target: str = "",
+    model: str = "",
+    engine: dict[str, Any] | None = None,
+    inputs: dict[str, str] | None = None,
+    tool_version: str = "",
+) -> Run:
+    """The rows under the header of a simulated run."""
     header = RunHeader(
         kind="simulated",
         tool_version=tool_version,
@@ -142,7 +163,7 @@ def rows_of(issued: Many[Sequence], horizon_s: float | None, *, replicas: bool =
 def _row(seq: Sequence, *, replicas: bool) -> RequestRecord:
     request = seq.request
     plain = all(tok == 1 for tok in seq.chunk_tok)
-    queue = {} if seq.admitted_s is None else {"queue_s": round(seq.admitted_s - seq.ready_s, 9)}
+    queue = {} if seq.queue_s is None else {"queue_s": round(seq.queue_s, 9)}
     return RequestRecord(
         id=str(request.id),
         status=seq.status,

@@ -75,6 +75,12 @@ class Arrivals:
         elif self._later:
             self._issue(self._later.popleft(), at_s + self.think_s, seq.user)
 
+    def come_back(self, seq: Sequence, at_s: float) -> None:
+        """The KV of `seq` has arrived elsewhere at `at_s`: it is routed again."""
+        seq.computed_tok = 0
+        seq.ready_s = at_s
+        heapq.heappush(self._pending, (at_s, seq.index))
+
     @property
     def next_s(self) -> float:
         """When the next request is ready; infinity where none is known."""
@@ -133,6 +139,7 @@ def _arrive(arrivals: Arrivals, servers: Many[Server], route: Route | None) -> N
 def deliver(seq: Sequence, server: Server, arrivals: Arrivals) -> None:
     """Let a sequence wait at a server, waking it where it is idle; refuse what can never fit."""
     seq.replica = server.number
+    seq.priority = seq.request.priority if server.config.order == "priority" else 0
     if server.kv.never_fits(seq):
         seq.status = "rejected"
         seq.done_s = seq.ready_s
