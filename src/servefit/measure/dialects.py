@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from servefit.measure.likeness import Likeness
 from servefit.measure.reply import Reply, count, seconds
 from servefit.measure.sse import Noise, events, lines
 
@@ -65,7 +66,8 @@ def _read_openai(data: bytes, reply: Reply) -> None:
         _read_whole(data, reply)
         return
     noise = Noise()
-    for name, payload, offset in events(data, noise):
+    likeness = Likeness(data, reply)
+    for name, payload, offset in events(data, noise, likeness.skip):
         if payload == b"[DONE]":
             reply.terminal = True
             reply.end_offset = offset
@@ -77,7 +79,10 @@ def _read_openai(data: bytes, reply: Reply) -> None:
             reply.fail(value)
             reply.end_offset = offset
             return
+        before = len(reply.offsets)
         _openai_event(value, offset, reply)
+        if len(reply.offsets) == before + 1:
+            likeness.learn(payload)
     _note(noise, reply)
 
 

@@ -1,6 +1,7 @@
 """From an exchange to its row: the status, with evidence; the times of its tokens; the counts, and whose they are."""
 
 import json
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,12 +164,13 @@ def _arrivals(body: Body, reply: Reply) -> tuple[list[int], list[int] | None, in
     Chunks that came in one read came at one time as far as anybody can tell: they are one arrival of several tokens.
     """
     counted = _running_counts(reply)
+    ends = body.ends
     times: list[int] = []
     sizes: list[int] = []
     units: list[int] = []
     last, shared, answer = -1, 0, None
     for index, offset in enumerate(reply.offsets):
-        read = body.read_index(offset)
+        read = bisect_left(ends, offset, max(last, 0))
         unit = counted[index] if counted else 1
         if read == last:
             shared += 1

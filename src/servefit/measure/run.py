@@ -26,6 +26,9 @@ from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request, schedule_sha256
 from servefit.workload.workload import Workload, workload_sha256
 
+_HELD_TOK = 2_000_000
+"""Token times held in memory, about 32 bytes each, before the rows are read from the file again at the end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -115,16 +118,17 @@ def measure(
         finally:
             load.close()
         health = load.health()
-        run = Run(header=header, rows=tuple(iter_rows(options.out)))
-        final = judge_run(run, health, workload, interrupted=interrupted)
+        held = None if options.resume or load.rows is None else [*prepared.rows, *load.rows]
+        rows = held if held is not None else list(iter_rows(options.out))
+        final = judge_run(Run(header=header, rows=tuple(rows)), health, workload, interrupted=interrupted)
         if load.capped:
-            word = Finding(code="capped", level="note", message=f"The spend cap ended the load after {len(run.load_rows)} requests.",
+            word = Finding(code="capped", level="note", message=f"The spend cap ended the load after {load.recorded} requests.",
                            hint="Raise [caps] in servefit.toml, or ask for less.")  # fmt: skip
             final = replace(final, findings=(*final.findings, word))
         writer.finish(final)
     if interrupted:
         raise KeyboardInterrupt
-    return load_run(options.out)
+    return Run(header=final, rows=tuple(rows))
 
 
 def prepare(
@@ -182,6 +186,9 @@ class Load:
         self._built = 0
         self._backlog: deque[Exchange] = deque()
         self._done = 0
+        self.rows: list[RequestRecord] | None = []
+        """The rows, while they are few enough to be held; None after that, when they are in the file alone."""
+        self._held_tok = 0
         self._by_status: Counter[str] = Counter()
         self._ttft: deque[float] = deque(maxlen=1000)
         self._itl: deque[float] = deque(maxlen=5000)
@@ -338,6 +345,11 @@ class Load:
         self._writer.append(row)
         if self._options.settled is not None:
             self._options.settled(row)
+        if self.rows is not None:
+            self._held_tok += len(row.chunk_s) + 50
+            self.rows.append(row)
+            if self._held_tok > _HELD_TOK:
+                self.rows = None
         self._done += 1
         self._by_status[row.status] += 1
         self._recent.append(row)
@@ -362,6 +374,11 @@ class Load:
         self._backlog.extend(self._client.cancel_all(why))
         while self._backlog:
             self._record(self._backlog.popleft())
+
+    @property
+    def recorded(self) -> int:
+        """How many requests have their row."""
+        return self._done
 
     def close(self) -> None:
         """Let go of the connections."""

@@ -8,7 +8,7 @@ import re
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -60,7 +60,7 @@ def inflate(body: Body, encoding: str) -> Body:
     return Body(data=bytes(out), ends=ends, times_ns=body.times_ns)
 
 
-def lines(data: bytes) -> Iterator[tuple[bytes, int, bool]]:
+def lines(data: bytes, skip: Callable[[int], int] | None = None) -> Iterator[tuple[bytes, int, bool]]:
     """Each line, the offset just past the first byte of its end, and whether it had an end."""
     view = data
     start = len(_BOM) if view.startswith(_BOM) else 0
@@ -68,7 +68,7 @@ def lines(data: bytes) -> Iterator[tuple[bytes, int, bool]]:
         find = view.find
         while (end := find(b"\n", start)) >= 0:
             yield view[start:end], end + 1, True
-            start = end + 1
+            start = skip(end + 1) if skip is not None and end == start else end + 1
     else:
         for match in _LINE_END.finditer(view, start):
             yield view[start : match.start()], match.start() + 1, True
@@ -77,13 +77,16 @@ def lines(data: bytes) -> Iterator[tuple[bytes, int, bool]]:
         yield view[start:], len(view), False
 
 
-def events(data: bytes, noise: Noise) -> Iterator[tuple[str, bytes, int]]:
-    """Each event of the stream as (name, data, offset at which it could be read); `noise` is filled on the way."""
+def events(data: bytes, noise: Noise, skip: Callable[[int], int] | None = None) -> Iterator[tuple[str, bytes, int]]:
+    """Each event of the stream as (name, data, offset at which it could be read); `noise` is filled on the way.
+
+    Where lines end with LF alone, `skip` is asked before each event and may read some itself: it returns where to go on.
+    """
     noise.bom = data.startswith(_BOM)
     noise.crlf = b"\r\n" in data
     name, at = "", 0
     parts: list[bytes] = []
-    for line, offset, ended in lines(data):
+    for line, offset, ended in lines(data, skip):
         if not line:
             if parts:
                 yield name, b"\n".join(parts), at

@@ -189,7 +189,7 @@ def _framings() -> None:
     _add("connection_close", "a new connection for each request", stream(tokens(), keep_alive=False))
     _add("content_length", "a stream of known length", stream(tokens(), framing="length"))
     _add("closed_under_us", "keep-alive is promised, then closed under the next request",
-         stream(tokens(), drop_next=True), replace(STEADY, by_status={"ok": 2, "reset": 2}), users=2)  # fmt: skip
+         stream(tokens(), drop_next=True), replace(STEADY, by_status={"ok": 2, "reset": 2}), users=1)  # fmt: skip
     big = event(delta("x" * 10_000_000))
     _add("ten_megabytes", "one event of 10 MB",
          stream([*tokens(10), big, *tokens(9)]), replace(STEADY, e2e_s=None, tpot_s=None))  # fmt: skip
