@@ -376,10 +376,10 @@ class RunWriter:
                 f"{self.folder} cannot be written: {error.strerror}.", hint="What was measured before is kept."
             ) from None
 
-    def finish(self, header: RunHeader) -> None:
-        """Write the final header, with the run's findings and verdict."""
+    def finish(self, header: RunHeader, *, finished: bool = True) -> None:
+        """Write the final header, with the run's findings and verdict; an interrupted run is not `finished`."""
         self._file.flush()
-        write_json(self.folder / "run.json", header_to_json(replace(header, finished=True)))
+        write_json(self.folder / "run.json", header_to_json(replace(header, finished=finished)))
 
     def close(self) -> None:
         """Close the file and let others write."""

@@ -51,7 +51,7 @@ class Exchange:
     """One request on the wire and what came back: the body in one buffer, where each read ended in it, and when."""
 
     __slots__ = (
-        "_parser", "at_ns", "body", "complete", "connect_ns", "done_ns", "due_ns", "ends", "error", "failure",
+        "_parser", "at_ns", "body", "complete", "connect_ns", "done_ns", "due_ns", "due_when_sent", "ends", "error", "failure",
         "head_ns", "headers", "http_status", "id", "keep_alive", "on_body", "owner", "reused", "sent_ns", "stamped", "started_ns",
         "times_ns", "watch_bytes", "wire",
     )  # fmt: skip
@@ -61,6 +61,8 @@ class Exchange:
         self.wire = wire
         self.owner = owner
         self.due_ns = 0
+        self.due_when_sent = False
+        """A closed loop: nobody waits before asking, so connecting is no part of the latency."""
         self.started_ns = 0
         """When the client took it: later than due where the client was late."""
         self.sent_ns: int | None = None
@@ -174,6 +176,8 @@ class Client:
         self.limits = limits or Limits()
         self.counters = Counters()
         self.kernel_clock = kernel_clock and _start_stamping()
+        self.fresh = False
+        """A new connection for each request, opened ahead: for servers that close theirs under the next request."""
         self.ahead = 0
         """How many connections to hold open: one that the server closes is replaced at once."""
         self.watch: Any = None
@@ -334,6 +338,8 @@ class Client:
         connection.parser = exchange._parser = httptools.HttpResponseParser(exchange)  # noqa: SLF001
         connection.used = True
         exchange.sent_ns = connection.touched_ns = monotonic_ns()
+        if exchange.due_when_sent:
+            exchange.due_ns = exchange.sent_ns
         self._write(connection, exchange.wire)
 
     def _write(self, connection: _Connection, data: bytes) -> None:
@@ -513,7 +519,7 @@ class Client:
         self._busy -= 1
         self._ended.append(exchange)
         connection.exchange = None
-        keep = keep and exchange.keep_alive
+        keep = keep and exchange.keep_alive and not self.fresh
         connection.parser = exchange._parser = None  # noqa: SLF001 - a cycle; the collector rests while we measure
         if keep:
             connection.idle_ns = monotonic_ns()

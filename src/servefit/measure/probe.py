@@ -4,7 +4,7 @@ import json
 import os
 import secrets
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.measure.address import Address, Url, read_url, resolve
@@ -42,6 +42,8 @@ class Endpoint:
     context_tok: int | None = None
     paid: bool = False
     expect_failure: bool = False
+    fresh: bool = False
+    """A new connection for each request: llama.cpp's server now and then closes a kept one under the next request."""
 
     @property
     def secret(self) -> str:
@@ -169,8 +171,9 @@ def discover(endpoint: Endpoint) -> Endpoint:
     if engine.get("name") == "vllm":
         fields["min_tokens"] = "osl"
     return replace(
-        endpoint, dialect=dialect, model=model, models=models, engine=engine, context_tok=context, fields=fields
-    )
+        endpoint, dialect=dialect, model=model, models=models, engine=engine, context_tok=context, fields=fields,
+        fresh=endpoint.fresh or engine.get("name") == "llama.cpp",
+    )  # fmt: skip
 
 
 def _choose_model(endpoint: Endpoint, models: tuple[str, ...]) -> str:
@@ -302,13 +305,16 @@ def learn_tokens(endpoint: Endpoint, *, limits: Limits, seed: int, start_ns: int
     if fixed is not None:
         return PromptMaker(source="given", fixed=fixed, salt=salt), []
     client = Client(endpoint.address, limits=limits)
+    client.fresh = endpoint.fresh
     rows: list[RequestRecord] = []
     told: list[tuple[int, int]] = []
     guess = PromptMaker(salt=salt, tok_per_word=1.0, overhead_tok=0)
     try:
-        ids = _word_ids(client, endpoint) if endpoint.dialect.token_prompts else ()
-        if ids:
-            return PromptMaker(source="tokenizer", tok_per_word=1.0, overhead_tok=0, salt=salt, word_ids=ids), rows
+        ids = _word_ids(client, endpoint)
+        if ids and endpoint.dialect.token_prompts:
+            exact = tuple(ids.values())
+            return PromptMaker(source="tokenizer", tok_per_word=1.0, overhead_tok=0, salt=salt, word_ids=exact), rows
+        guess = replace(guess, words=tuple(ids) or WORDS)
         for words in (16, 144):
             prompt, _ = make_prompt(guess, Request(id=-words, due_s=0.0, isl=words, osl=1), seed)
             ask = Ask(model=endpoint.model, prompt=prompt, osl=2, fields=endpoint.fields)
@@ -325,17 +331,18 @@ def learn_tokens(endpoint: Endpoint, *, limits: Limits, seed: int, start_ns: int
         slope = (high - low) / (many - few)
         if 0.5 <= slope <= 4:
             overhead = max(0, round(low - few * slope))
-            return PromptMaker(source="usage", tok_per_word=slope, overhead_tok=overhead, salt=salt), rows
+            source: Literal["tokenizer", "usage"] = "tokenizer" if ids and slope == 1.0 else "usage"
+            return replace(guess, source=source, tok_per_word=slope, overhead_tok=overhead), rows
     return PromptMaker(salt=salt), rows
 
 
-def _word_ids(client: Client, endpoint: Endpoint) -> tuple[int, ...]:
-    """Ids of the words that are one token each, from the server's tokenizer; empty where it has none we know."""
-    if endpoint.engine.get("name") not in {"llama.cpp", "vllm", "openvino-genai"}:
-        return ()
-    ids: list[int] = []
-    for first in range(0, len(WORDS), 64):
-        words = WORDS[first : first + 64]
+def _word_ids(client: Client, endpoint: Endpoint) -> dict[str, int]:
+    """The words that are one token each and their ids, from the server's tokenizer; empty where it has none we know."""
+    if endpoint.url.scheme == "https" or not endpoint.dialect.name.startswith("openai"):
+        return {}
+    ids: dict[str, int] = {}
+    for first in range(0, len(WORDS), 16):
+        words = WORDS[first : first + 16]
         text = "".join(f" {w}" for w in words)
         value = get_json(
             client,
@@ -350,6 +357,8 @@ def _word_ids(client: Client, endpoint: Endpoint) -> tuple[int, ...]:
             },
         )
         tokens = (value or {}).get("tokens")
-        if isinstance(tokens, list) and all(isinstance(t, int) for t in tokens) and len(tokens) == len(words):
-            ids.extend(tokens)
-    return tuple(dict.fromkeys(ids)) if len(ids) >= 64 else ()
+        if not isinstance(tokens, list) or not all(isinstance(t, int) for t in tokens):
+            return {}
+        if len(tokens) == len(words):
+            ids.update(zip(words, tokens, strict=True))
+    return ids if len(ids) >= 64 else {}

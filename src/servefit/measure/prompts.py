@@ -55,6 +55,8 @@ class PromptMaker:
     """Tokens of the closing sentence and of the chat template; the default is the closing sentence at 4 a token."""
     salt: str = ""
     """Makes the prompts of this run unlike those of any other, so that no cache has seen them. Recorded in the run."""
+    words: tuple[str, ...] = WORDS
+    """Words to make prompts of: where the server's tokenizer was asked, those that are one token each."""
     word_ids: tuple[int, ...] = ()
     """Token ids of single-token words: a prompt is then a list of ids, exact to the token."""
     fixed: str | None = None
@@ -81,8 +83,8 @@ def make_prompt(maker: PromptMaker, request: Request, seed: int) -> tuple[str | 
         ids.extend(rng.choices(maker.word_ids, k=request.isl - len(ids)))
         return ids, len(ids)
     count = max(1, round((request.isl - maker.overhead_tok) / maker.tok_per_word))
-    words = [*_shared(WORDS, request, seed, maker.salt, maker.tok_per_word)][:count]
-    words.extend(rng.choices(WORDS, k=count - len(words)))
+    words = [*_shared(maker.words, request, seed, maker.salt, maker.tok_per_word)][:count]
+    words.extend(rng.choices(maker.words, k=count - len(words)))
     return f"{' '.join(words)}. {CLOSING}", round(count * maker.tok_per_word) + maker.overhead_tok
 
 

@@ -125,7 +125,8 @@ def measure(
             word = Finding(code="capped", level="note", message=f"The spend cap ended the load after {load.recorded} requests.",
                            hint="Raise [caps] in servefit.toml, or ask for less.")  # fmt: skip
             final = replace(final, findings=(*final.findings, word))
-        writer.finish(final)
+        final = replace(final, finished=not interrupted)
+        writer.finish(final, finished=not interrupted)
     if interrupted:
         raise KeyboardInterrupt
     return Run(header=final, rows=tuple(rows))
@@ -182,6 +183,7 @@ class Load:
         self._zero_ns = prepared.start_ns - round(base_s * 1e9)
         self._client = Client(prepared.endpoint.address, limits=options.limits, kernel_clock=options.kernel_clock)
         self._client.watch = self._still_sane
+        self._client.fresh = prepared.endpoint.fresh
         self._ready: deque[Exchange] = deque()
         self._built = 0
         self._backlog: deque[Exchange] = deque()
@@ -308,6 +310,7 @@ class Load:
                 expect_failure=endpoint.expect_failure,
             )
             exchange = Exchange(request.id, endpoint.wire(ask), owner=planned)
+            exchange.due_when_sent = workload.concurrency is not None
             exchange.watch_bytes = 65_536 + 2_048 * request.osl
             self._ready.append(exchange)
             self._built += 1
@@ -470,6 +473,7 @@ def _header(prepared: Prepared, workload: Workload, requests: Sequence[Request])
             "accepted": sorted(endpoint.fields),
             "refused": list(endpoint.dropped),
             "paid": endpoint.paid,
+            "connections": "fresh" if endpoint.fresh else "kept alive",
             "resolve_s": endpoint.address.resolve_s,
         },
         machine=_machine(),
