@@ -1,5 +1,6 @@
 """`servefit measure`: how long do users wait, on this endpoint, for this workload?"""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
     out = given["out"] or default_folder(endpoint.name, Path("runs"))
     if endpoint.paid:
         click.echo(f"{endpoint.name} is a paid target: these requests cost money.", err=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill ends the run as Ctrl-C does
     with watcher(quiet=quiet) as progress:
         options = Options(
             out=out,
@@ -83,6 +85,7 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
             run, interrupted = load_run(out), True
     show_run(run, out, as_json=as_json)
     if interrupted:
+        click.echo(f"interrupted; what was measured is kept: go on with --resume --out {out}", err=as_json)
         return 130
     failed = run.load_rows and not any(row.ok for row in run.load_rows)
     return 3 if failed and not all(row.expected_failure for row in run.load_rows) else None

@@ -433,6 +433,7 @@ def _moved(row: RequestRecord, by_s: float) -> RequestRecord:
 
 def _already(folder: Path, header: RunHeader) -> tuple[frozenset[str], float]:
     """Ids of the load rows that a run to be resumed holds, and when its last ended. Raises ServefitError."""
+    _drop_cut_off(folder / "requests.jsonl")
     kept = load_run(folder)
     for name in ("workload_sha256", "schedule_sha256", "model"):
         if getattr(kept.header, name) != getattr(header, name):
@@ -443,6 +444,20 @@ def _already(folder: Path, header: RunHeader) -> tuple[frozenset[str], float]:
     ends = [row.done_s or row.due_s for row in kept.rows]
     done = frozenset(row.id for row in kept.rows if row.phase == "load" and row.status != "cancelled")
     return done, (max(ends) + 1.0 if ends else 0.0)
+
+
+def _drop_cut_off(path: Path) -> None:
+    """Cut off the rows at the end whose requests were cut off by us: a resumed run sends them again."""
+    data = path.read_bytes()
+    end = len(data)
+    while end:
+        start = data.rfind(b"\n", 0, end - 1) + 1
+        if b'"status":"cancelled"' not in data[start:end].replace(b": ", b":"):
+            break
+        end = start
+    if end < len(data):
+        with path.open("r+b") as file:
+            file.truncate(end)
 
 
 def _header(prepared: Prepared, workload: Workload, requests: Sequence[Request]) -> RunHeader:

@@ -6,6 +6,7 @@ it in a thread. The path names the trap: /<trap>/v1/chat/completions. Listens on
 
 import contextlib
 import json
+import os
 import socket
 import struct
 import sys
@@ -246,8 +247,9 @@ def in_process(pem: Path | None = None) -> Iterator[str]:
     """The URL of a trap server in a process of its own, for times that can be believed; over TLS with a key in `pem`."""
     import subprocess
 
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-m", "servefit.measure.trap_server", *([str(pem)] if pem else [])]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=here) as process:
         assert process.stdout is not None, "stdout is a pipe"
         try:
             yield process.stdout.readline().strip()

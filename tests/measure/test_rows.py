@@ -1,0 +1,97 @@
+"""Statuses, arrivals and counts of single answers, made by hand."""
+
+import json
+from array import array
+
+import pytest
+
+from servefit.measure.client import Exchange
+from servefit.measure.dialects import DIALECTS
+from servefit.measure.rows import Planned, make_row, spread_tokens
+from servefit.records import RequestRecord
+
+CHAT = DIALECTS["openai-chat"]
+
+
+def token(text: str = "a", **more: object) -> bytes:
+    """One event with a text."""
+    return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}], **more}).encode() + b"\n\n"
+
+
+def end(tokens: int | None = None, prompt: int = 10, reason: str = "length", **more: object) -> bytes:
+    """The finish, with usage where `tokens` is given."""
+    value: dict[str, object] = {"choices": [{"delta": {}, "finish_reason": reason}], **more}
+    if tokens is not None:
+        value["usage"] = {"prompt_tokens": prompt, "completion_tokens": tokens}
+    return b"data: " + json.dumps(value).encode() + b"\n\ndata: [DONE]\n\n"
+
+
+def row(*reads: bytes, **plan: object) -> RequestRecord:
+    """The row of an answer whose reads came 10 ms apart, sent at 0."""
+    exchange = Exchange(0, b"")
+    exchange.http_status, exchange.complete, exchange.sent_ns = 200, True, 0
+    exchange.headers = {"content-type": "text/event-stream"}
+    times = array("q")
+    for number, data in enumerate(reads, 1):
+        exchange.body += data
+        exchange.ends.append(len(exchange.body))
+        times.append(number * 10_000_000)
+    exchange.times_ns = times
+    exchange.done_ns = times[-1]
+    return make_row(exchange, Planned(id="0", **plan), CHAT, start_ns=0)  # type: ignore[arg-type]
+
+
+def test_the_end_of_text_token_is_no_gap():
+    """A count of one more than the chunks, with finish "stop", is the token that carries no text."""
+    got = row(token(), token(), token(), end(4, reason="stop"))
+    assert (got.osl, got.chunk_tok, got.tpot_s) == (4, (1, 1, 1), pytest.approx(0.01))
+
+
+def test_tokens_that_share_a_read_share_a_time():
+    """Two events in one read are one arrival of two tokens; TPOT is that of the tokens."""
+    got = row(token(), token() * 2, token() * 2, end(5))
+    assert got.chunk_tok == (1, 2, 2)
+    assert got.itl_s == pytest.approx((0.005,) * 4)
+    assert got.tpot_s == pytest.approx(0.005)
+    assert "bursty" in got.findings
+
+
+def test_running_usage_says_how_many_each_chunk_carries():
+    """Where the server counts along, nothing is guessed."""
+    counted = [token("ab", usage={"prompt_tokens": 10, "completion_tokens": n}) for n in (1, 4, 6)]
+    assert row(*counted, end(6)).chunk_tok == (1, 3, 2)
+
+
+def test_a_prompt_that_was_cut_is_no_success():
+    """Fewer prompt tokens read than sent: how far depends on how well the sent number is known."""
+    assert row(token(), end(1, prompt=90), isl=100, isl_tolerance_frac=0.02).status == "prompt_cut"
+    assert row(token(), end(1, prompt=90), isl=100, isl_tolerance_frac=0.45).status == "ok"
+    assert row(token(), end(1, prompt=2050), isl=8000, isl_tolerance_frac=0.45).status == "prompt_cut"
+
+
+def test_short_answers():
+    """Below the asked number is a failure only where the server was told not to stop, and took it."""
+    assert row(token(), end(1), osl=5, eos_off=True).status == "short"
+    free = row(token(), end(1, reason="stop"), osl=5)
+    assert (free.status, free.findings) == ("ok", ("fewer_tokens_than_asked",))
+
+
+def test_the_servers_own_times_stand_beside_ours():
+    """llama.cpp's timings: prefill, decode, cached tokens."""
+    timings = {"prompt_n": 7, "prompt_ms": 120.0, "predicted_n": 2, "predicted_ms": 20.0, "cache_n": 3}
+    got = row(token(), token(), end(2, timings=timings))
+    assert got.server == {"prefill_s": 0.12, "decode_s": 0.02, "prefill_tok": 7, "decode_tok": 2, "cached_tok": 3}
+    assert got.cached_tok == 3
+
+
+def test_control_characters_do_not_reach_the_row_raw():
+    """What the model wrote is kept only on request."""
+    assert row(token("\x1b[31m"), end(1)).text is None
+
+
+@pytest.mark.parametrize(("total", "sizes"), [(7, [1, 1, 1]), (3, [9, 1, 1]), (100, [1, 50, 3])])
+def test_spread_keeps_the_sum(total: int, sizes: list[int]):
+    """Every token is somewhere, and every arrival has one at least."""
+    out = spread_tokens(total, sizes)
+    assert sum(out) == total
+    assert min(out) >= 1
