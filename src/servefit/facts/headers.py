@@ -162,7 +162,7 @@ def _gguf_value(reader: _Reader, kind: int, depth: int) -> Any:
         return reader.text()
     if kind != 9 or depth > 3:
         raise _broken(reader.path, f"it holds a metadata value of kind {kind}")
-    inner, items = reader.number("I"), reader.count("items in a list", 16 * MAX_ITEMS)
+    inner, items = reader.number("I"), reader.count("items in a list", 2 * MAX_ITEMS)
     if inner in _SCALARS:
         data = reader.take(items * struct.calcsize("<" + _SCALARS[inner]))
         return _Length(items) if items > KEPT_ITEMS else list(struct.unpack(f"<{items}{_SCALARS[inner]}", data))
