@@ -25,7 +25,7 @@ from servefit.facts.devices import Device, find_device
 from servefit.facts.models import ModelShape, find_model
 from servefit.physics.constants import constants_for
 from servefit.physics.memory import kv_pool
-from servefit.physics.roofline import floor_s
+from servefit.physics.roofline import peak_flop_per_s, prefill_flop
 from servefit.plan.bases import Row, base_of
 from servefit.plan.spec import PlanSpec
 from servefit.stats import percentile
@@ -246,10 +246,12 @@ def sweep(name: str, rows: list[dict[str, str]]) -> Set:
 
 def below_floor(row: dict[str, str], users: int) -> bool:
     """Whether the first burst's prompts were read faster than peak arithmetic (nearly) allows: a cached prefix."""
-    model, device, isl = model_of(row["model"]), device_of(row["gpu"]), int(row["isl"])
-    floor = users * floor_s(model, device, PRECISION[row["precision"]], prefill_tok=isl, tp=int(row["tp"]))
-    weights = floor_s(model, device, PRECISION[row["precision"]], prefill_tok=1, tp=int(row["tp"]))
-    return float(row["ttft_p99_ms"]) / 1e3 < NEAR_FLOOR * floor and floor > 2 * weights
+    model, device = model_of(row["model"]), device_of(row["gpu"])
+    peak = peak_flop_per_s(device, PRECISION[row["precision"]])
+    if peak is None:
+        return False
+    floor = users * prefill_flop(model, int(row["isl"])) / (peak.value * int(row["tp"]))
+    return float(row["ttft_p99_ms"]) / 1e3 < NEAR_FLOOR * floor
 
 
 # --- largest numbers of users -----------------------------------------------------------------------------------------
@@ -331,7 +333,7 @@ def curve(row: dict[str, str]) -> tuple[float, float]:
     config = EngineConfig(
         policy="chunked", seats=min(max(seats, users), BIG_SEATS), budget_tok=BIG_BUDGET_TOK, kv_blocks=pool.blocks * dp
     )
-    n = max(3 * users, 24)
+    n = max(10 * users, 24)
     requests = [Request(id=i, due_s=0.0, isl=isl, osl=osl) for i in range(n)]
     outcome = simulate(requests, config, step, concurrency=users)
     return mean(list(outcome.tpot_s)), mean(list(outcome.ttft_s))
