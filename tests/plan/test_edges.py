@@ -37,7 +37,7 @@ def test_the_failing_device_names_its_check_and_best_value():
     cpu = [candidate(1, device="cpu", tpot=0.61), candidate(2, device="cpu", tpot=0.7), candidate(4)]
     (failure,) = device_failures(cpu)
     assert failure.device == "cpu"
-    assert failure.sentence == "cpu never passes p99 TPOT: its best is 610 ms (chunked, 1 seats) against 10.0 ms."
+    assert failure.sentence == "cpu never passes p99 TPOT: its best is 610 ms (chunked, 1 seat) against 10.0 ms."
     assert [n.check for n in failure.never] == ["tpot"]
 
 

@@ -86,7 +86,7 @@ def _best(plan: Plan) -> list[Candidate]:
 def _candidates(plan: Plan) -> None:
     rows = _best(plan)
     names = [c.name for c in rows[0].checks]
-    heads = ["device", "policy", "seats", *(c.label for c in rows[0].checks), "capacity", "$/h", "$/1M tok", "verdict"]
+    heads = ["device", "policy", "seats", *(c.label for c in rows[0].checks), "capacity", "$/h", "verdict"]
     many = len({(c.model, c.precision, c.kv_bits, c.tp, c.replicas, c.budget_tok) for c in plan.candidates}) > 1
     if many:
         heads.insert(1, "how")
@@ -101,7 +101,6 @@ def _candidates(plan: Plan) -> None:
         cells += [
             f"{fmt(c.capacity.req_per_s, 2)}/s" if c.capacity else "-",
             fmt(c.cost.usd_per_hour, 2) if c.cost else "-",
-            fmt(c.cost.usd_per_mtok, 2) if c.cost else "-",
             {"pass": "pass", "fail": "fail", "too close to call": "too close"}[c.verdict]
             + (" (lower bound)" if c.lower_bound else ""),
         ]
@@ -127,6 +126,8 @@ def _value(check: Check) -> str:
     """A check's value with its margin: "210 ms +58%"."""
     if check.value is None or check.margin is None:
         return "-"
+    if check.name in ("memory", "goodput") and check.unit == "frac":
+        return show(check.value, check.unit)
     sign = "+" if check.margin >= 0 else ""
     return f"{show(check.value, check.unit)} {sign}{fmt_percent(check.margin)}"
 
@@ -139,8 +140,8 @@ def _ranges(plan: Plan) -> None:
         [
             _group(r, plan),
             f"{fmt(min(r.passing))} to {fmt(max(r.passing))}",
-            _edge(r.low, r, "fewer"),
-            _edge(r.high, r, "more"),
+            _edge(r.low),
+            _edge(r.high),
         ]
         for r in passing
     ]
@@ -159,15 +160,16 @@ def _group(r: SeatRange, plan: Plan) -> str:
     return " ".join([r.device, r.policy, *filter(None, extra)])
 
 
-def _edge(edge: Edge | None, r: SeatRange, side: str) -> str:
+def _edge(edge: Edge | None) -> str:
+    """Which target ends the range on that side, and its value there."""
     if edge is None:
         return "-"
     if not edge.reached:
-        if r.policy == "none":
-            return "one at a time"
-        return "1 is the least" if side == "fewer" and edge.seats == 1 else "edge not reached"
+        return f"edge not reached ({edge.why_not})" if edge.why_not != "one at a time" else edge.why_not
     unit = {"ttft": "s", "tpot": "s", "e2e": "s", "memory": "frac", "goodput": "frac"}.get(edge.check or "", "")
-    return f"{edge.outside_seats}: {edge.check} {show(edge.value, unit)} (target {show(edge.target, unit)})"
+    if edge.verdict == "too close to call":
+        return f"{edge.outside_seats}: {edge.check} {show(edge.value, unit)} is too close to call"
+    return f"{edge.outside_seats}: {edge.check} {show(edge.value, unit)} misses {show(edge.target, unit)}"
 
 
 def _trades(plan: Plan) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from servefit.physics.steptime import StepTime, step_s
 from servefit.plan.assumptions import Draft, Ground, tried
-from servefit.plan.plan import Assumption
+from servefit.plan.plan import Assumption, Breaking
 from servefit.plan.scenario import Scenario, Schedule, at_rate, offered_req_per_s, scaled
 from servefit.units import fmt, fmt_percent, fmt_s
 from servefit.workload.requests import stream
@@ -58,7 +58,8 @@ def context_length(g: Ground) -> Draft | None:
     if span:
         text = (
             f"Decode steps were measured at contexts of {_span(span)} tokens, while this workload reaches "
-            f"{fmt(reached[1])} tokens."
+            f"{fmt(reached[1])} tokens: with {seats} seats a step then reads "
+            f"{fmt(_ratios(g, at, reached[1])[f'step_bytes_ratio_at_{seats}_seats'], 2)} times the bytes."
         )
         alternative = "each token of context beyond the measured range costs what reading its bytes costs"
     else:
@@ -82,9 +83,13 @@ def context_length(g: Ground) -> Draft | None:
 
 
 def _ratios(g: Ground, at: float, reached: float) -> dict[str, float]:
-    """Bytes of one decode step at the context that is reached over those at the measured one, for some seats."""
+    """Bytes of one decode step at the context that is reached over those at the measured one, for some seats.
+
+    (weights + seats x KV x reached) / (weights + seats x KV x measured), all weights counted as read: a step reads a
+    little less (the input embedding is a look-up), so the true ratio is a little larger.
+    """
     seats = sorted({*RATIO_SEATS, g.scenario.config.seats})
-    w, kv = g.streamed_bytes, g.kv_bytes_per_tok
+    w, kv = g.weight_bytes, g.kv_bytes_per_tok
     return {f"step_bytes_ratio_at_{s}_seats": (w + s * kv * reached) / (w + s * kv * at) for s in seats}
 
 
@@ -95,9 +100,9 @@ def step_source(g: Ground) -> Draft:
     known = (
         "from the datasheet alone, so overhead is not in them"
         if g.basis.lower_bound
-        else f"{g.basis.source} ({g.basis.origin}), right within {fmt_percent(error)}"
+        else f"{g.basis.source} ({_short(g.basis.origin)}), right within {fmt_percent(error)}"
         if error
-        else f"{g.basis.source} ({g.basis.origin}), with an error nobody has stated"
+        else f"{g.basis.source} ({_short(g.basis.origin)}), with an error nobody has stated"
     )
     return Draft(
         id="step-source",
@@ -109,6 +114,15 @@ def step_source(g: Ground) -> Draft:
         change=lambda s, factor: replace(s, step=scaled(s.step, factor)),
         otherwise=otherwise,
         limit=8.0,
+    )
+
+
+def _short(origin: str) -> str:
+    """Who it is from, without the sources behind it: those stand with the step time."""
+    return (
+        origin.rpartition(": ")[2]
+        if origin.count(": ") == 1
+        else origin.partition(": ")[2].partition(" (")[0] or origin
     )
 
 
@@ -444,7 +458,10 @@ def price(g: Ground) -> Draft | None:
         alternative="20% more",
         change=lambda s, usd: replace(s, usd_per_hour=usd),
         otherwise=1.2 * cost.usd_per_hour,
-        limit=16 * cost.usd_per_hour,
+        limit=None if other is not None else 16 * cost.usd_per_hour,
+        known=None
+        if other is None or other <= cost.usd_per_hour
+        else Breaking(value=other, factor=other / cost.usd_per_hour, check="cost"),
         details={} if other is None else {"next_device_usd_per_hour": other},
     )
 

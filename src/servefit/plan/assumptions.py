@@ -34,6 +34,8 @@ class Ground:
     kv_bytes_per_tok: float
     streamed_bytes: int
     """Weights that one step reads."""
+    weight_bytes: int
+    """All weights, the input embedding with them."""
     next_usd_per_hour: float | None
     """The price of the cheapest passing candidate on another device."""
     as_of: str | None
@@ -77,6 +79,8 @@ class Draft:
     """How the way from planned to limit is halved: by ratio, or by difference where the planned value may be 0."""
     factor: Callable[[float], float] | None = None
     """A value as a factor of what it acts on; None: value / planned."""
+    known: Breaking | None = None
+    """A breaking point that needs no simulation."""
     measured: tuple[float, float] | None = None
     reached: tuple[float, float] | None = None
     range_unit: str = ""
@@ -100,9 +104,11 @@ def tried(draft: Draft, scenario: Scenario, base: Sequence[Check] | None = None)
         range_unit=draft.range_unit,
         alternative=draft.alternative,
         biases=tuple(
-            _bias(a, b) for a, b in zip(before, after, strict=True) if a.name not in STATIC or a.value != b.value
+            _bias(a, b)
+            for a, b in zip(before, after, strict=True)
+            if a.name not in STATIC or a.name == "memory" or a.value != b.value
         ),
-        breaking=breaking,
+        breaking=draft.known or breaking,
         tried=None if draft.limit is None or draft.planned is None else (draft.planned, draft.limit),
         changes_decision=holds and any(c.verdict != "pass" for c in after),
         details=draft.details,

@@ -51,7 +51,8 @@ def _edge(members: Sequence[Candidate], seats: int, side: int) -> Edge:
     """The edge at `seats`: the neighbour on that side, and the check that misses by most there."""
     index = next(i for i, c in enumerate(members) if c.seats == seats) + side
     if not 0 <= index < len(members):
-        return Edge(seats=seats, reached=False, check=None, outside_seats=None, value=None, target=None)
+        why = _why_not(members[index - side], side)
+        return Edge(seats=seats, reached=False, why_not=why, check=None, outside_seats=None, value=None, target=None)
     outside = members[index]
     binding = checks.worst([c for c in outside.checks if c.verdict != "pass"])
     assert binding is not None, f"{outside.id} does not pass, yet every check of it does"
@@ -62,7 +63,20 @@ def _edge(members: Sequence[Candidate], seats: int, side: int) -> Edge:
         outside_seats=outside.seats,
         value=binding.value,
         target=binding.target,
+        verdict=binding.verdict,
     )
+
+
+def _why_not(last: Candidate, side: int) -> str:
+    """Why nothing was tried beyond the last candidate on that side."""
+    if last.policy == "none":
+        return "one at a time"
+    if side < 0:
+        return "1 is the least" if last.seats == 1 else "fewer were not tried"
+    peak = last.figures.in_flight_peak if last.figures else None
+    if peak is not None and peak <= last.seats:
+        return f"more change nothing: at most {peak} at once"
+    return "more were not tried"
 
 
 def device_failures(candidates: Sequence[Candidate]) -> tuple[DeviceFailure, ...]:
@@ -95,12 +109,14 @@ def _sentence(device: str, members: Sequence[Candidate]) -> str:
         least = min(members, key=lambda c: c.memory.needed_bytes)
         share = least.memory.needed_bytes / max(1, least.memory.usable_bytes)
         return f"{device} does not hold {least.model} in {least.precision}: it needs {fmt(share, 2)} times the usable memory."
-    worst = never[0]
-    best = next((c for c in members if c.id == worst.best_candidate), None)
-    where = f" ({best.policy}, {best.seats} seats)" if best else ""
+    # TPOT first: it misses for want of speed alone, while TTFT and goodput also miss because a queue grows
+    first, *others = sorted(never, key=lambda n: (n.check != "tpot", never.index(n)))
+    best = next((c for c in members if c.id == first.best_candidate), None)
+    where = f" ({best.policy}, {best.seats} seat{'s' if best.seats > 1 else ''})" if best else ""
+    rest = "".join(f"; nor {n.label} (best {show(n.best_value, n.unit)})" for n in others)
     return (
-        f"{device} never passes {worst.label}: its best is {show(worst.best_value, worst.unit)}{where} against "
-        f"{show(worst.target, worst.unit)}."
+        f"{device} never passes {first.label}: its best is {show(first.best_value, first.unit)}{where} against "
+        f"{show(first.target, first.unit)}{rest}."
     )
 
 

@@ -180,10 +180,14 @@ class Edge:
     """The last number of seats that passes."""
     reached: bool
     """False where the search ended first: print "edge not reached"."""
+    why_not: str = ""
+    """Where it is not reached: why the search ended, in a few words."""
     check: str | None
     """The target that sets it: the check that misses by most one step further."""
     outside_seats: int | None
     """The next number tried, which does not pass."""
+    verdict: Verdict | None = None
+    """Of that check there: fail, or too close to call."""
     value: float | None
     """That check's value there."""
     target: float | None

@@ -316,6 +316,7 @@ def _ground(shared: Shared, group: Group, candidate: Candidate, next_usd: float 
         max_context_tok=max(shared.contexts_tok),
         kv_bytes_per_tok=memory.kv_bytes_per_tok,
         streamed_bytes=round(streamed_weight_bytes(group.base.row.model, group.base.row.precision) / group.base.row.tp),
+        weight_bytes=memory.weight_bytes,
         next_usd_per_hour=next_usd,
         as_of=candidate.cost.as_of if candidate.cost else None,
     )

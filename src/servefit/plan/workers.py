@@ -1,8 +1,10 @@
 """The same work on one core, on many, or on a Ray cluster: the results are the same to the byte, in the same order."""
 
+import copyreg
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from servefit.errors import CannotMeasure, MissingExtra, ServefitError
@@ -12,6 +14,14 @@ Result = TypeVar("Result")
 Shared = TypeVar("Shared")
 OnDone = Callable[[int, int], None]
 """Called with (done, all) after each item."""
+
+
+def _read_only(table: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(table)
+
+
+copyreg.pickle(MappingProxyType, lambda table: (_read_only, (dict(table),)))
+"""A device's citations are read-only tables, which pickle does not know."""
 
 _shared: Any = None
 """What every item of a worker process needs (the schedules): sent once, not with each item."""

@@ -1,0 +1,218 @@
+"""The whole search on small questions: ranges, the CPU that never passes, assumptions found by themselves, hard noes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from servefit.calibrate.calibration import Calibration, Domain, Residual, save_calibration
+from servefit.errors import ServefitError
+from servefit.objectives import Targets
+from servefit.physics.steptime import StepTime
+from servefit.plan.files import plan_to_json
+from servefit.plan.search import make_plan
+from servefit.plan.spec import GivenDevice, PlanSpec
+from servefit.workload.workload import Lengths, Workload
+
+CHAT = Workload(n=120, isl=Lengths(mean=512), osl=Lengths(mean=256), rate_req_per_s=3.0)
+SLO = Targets(ttft_s=0.5, tpot_s=0.03, goodput_frac=0.9)
+QUESTION = PlanSpec(
+    models=("llama-3.1-8b",), devices=("a100-80gb",), policies=("chunked",), workload=CHAT, targets=SLO, seeds=2
+)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    """A100 and a server CPU under the same chat load."""
+    return make_plan(replace(QUESTION, devices=("a100-80gb", "epyc-9654"), policies=("none", "chunked")))
+
+
+def test_one_configuration_is_recommended_and_passes(plan):
+    """D1, D7: exactly one candidate, every check of it passes, and its margins are those of its values."""
+    best = plan.candidate(plan.recommended.id)
+    assert best.verdict == "pass" and best.device == "a100-80gb"
+    assert [c.name for c in best.checks] == ["ttft", "tpot", "memory", "goodput"]
+    for check in best.checks:
+        sign = 1 if check.at_most else -1
+        assert check.margin == pytest.approx(sign * (check.target - check.value) / check.target, abs=1e-9)
+        assert check.interval[0] <= check.value <= check.interval[1]
+
+
+def test_the_low_edge_names_its_target(plan):
+    """D8: below the passing range requests queue, so TTFT or goodput ends it; above, nothing more is ever in flight."""
+    (found,) = [r for r in plan.ranges if r.device == "a100-80gb" and r.policy == "chunked"]
+    assert found.passing and found.low.reached and found.low.outside_seats < found.low.seats
+    assert found.low.check in {"ttft", "goodput"}
+    assert not found.high.reached and "at most" in found.high.why_not
+
+
+def test_the_cpu_row_says_which_check_it_never_passes(plan):
+    """C16, D9: the CPU fails TPOT at every setting; its best value is the one at one seat."""
+    (failure,) = plan.failures
+    assert failure.device == "epyc-9654"
+    tpot = next(n for n in failure.never if n.check == "tpot")
+    values = [c.check("tpot").value for c in plan.candidates if c.device == "epyc-9654"]
+    assert tpot.best_value == min(values) > SLO.tpot_s
+    assert failure.sentence.startswith("epyc-9654 never passes p99 TPOT: its best is")
+
+
+def test_seats_cost_memory_and_buy_capacity(plan):
+    """D4: each trade's memory is its extra seats times one seat's KV at 768 tokens."""
+    for trade in plan.seat_trades:
+        assert trade.memory_bytes == trade.extra_seats * 48 * 16 * 131_072
+    best = plan.candidate(plan.recommended.id)
+    assert best.capacity.req_per_s > CHAT.rate_req_per_s * 0.9
+    assert best.capacity.limited_by in {"ttft", "tpot", "goodput"}
+
+
+def test_policies_see_the_same_requests(plan):
+    """The hash of every schedule is in the plan, one per seed, and the seeds differ."""
+    assert len(set(plan.schedule_sha256)) == 2
+
+
+def test_cost_follows_from_price_and_throughput(plan):
+    """Dollars per million tokens are the hourly price over the tokens of an hour, with the price's source and date."""
+    best = plan.candidate(plan.recommended.id)
+    hour = best.figures.output_tok_per_s * 3600
+    assert best.cost.usd_per_mtok == pytest.approx(best.cost.usd_per_hour / hour * 1e6)
+    assert best.cost.source and best.cost.as_of
+    assert all(c.cost is None for c in plan.candidates if c.device == "epyc-9654")
+
+
+def test_assumptions_are_sorted_by_how_little_they_may_move(plan):
+    """Those that can change the decision come first, then the nearest breaking point."""
+    ids = [a.id for a in plan.assumptions]
+    assert {"step-source", "arrival-rate", "output-length", "arrival-burstiness", "kv-pool", "network"} <= set(ids)
+    nearness = [a.breaking.factor if a.breaking else 1e9 for a in plan.assumptions if not a.changes_decision]
+    nearness = [max(f, 1 / f) for f in nearness]
+    assert nearness == sorted(nearness)
+    rate = next(a for a in plan.assumptions if a.id == "arrival-rate")
+    assert rate.breaking.value > rate.planned and rate.breaking.check in {"ttft", "tpot", "goodput"}
+
+
+def test_what_ifs_change_one_thing(plan):
+    """Fewer bits speed typing up; a prefix cache shortens the wait; more seats never quicken one user's pace."""
+    by_id = {w.id: w for w in plan.what_ifs}
+    assert by_id["precision-awq"].tpot_p99_s[1] < by_id["precision-awq"].tpot_p99_s[0]
+    assert "memory" in by_id["precision-awq"].changes
+    assert by_id["prefix-cache"].ttft_p99_s[1] < by_id["prefix-cache"].ttft_p99_s[0]
+    assert by_id["seats-x2"].tpot_p99_s[1] >= by_id["seats-x2"].tpot_p99_s[0] * 0.999
+
+
+def test_two_processes_give_the_same_bytes(plan):
+    """`jobs` changes nothing in the plan."""
+    spec = replace(QUESTION, workload=replace(CHAT, n=40), policies=("none", "chunked"), seats=(8, 16))
+    assert json.dumps(plan_to_json(make_plan(spec))) == json.dumps(plan_to_json(make_plan(spec, jobs=2)))
+
+
+# --- a calibration used past its context (D10) ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calibrated(tmp_path):
+    """Decode steps measured at 128 tokens of context, on 4.9 GB of weights, used for 512 in and 256 out."""
+    step = StepTime(const_s=0.010, per_seq_s=0.0002, per_prefill_tok_s=2e-5, source="measured", origin="test")
+    path = tmp_path / "calibration.json"
+    save_calibration(
+        Calibration(
+            step=step, device="this-machine", engine="e", model="llama-3.1-8b",
+            domain=Domain(seqs=(1, 32), ctx_tok=(128, 128), prefill_tok=(64, 1024)),
+            residuals=(Residual(run="r", n=100, bias_frac=0.01, median_abs_frac=0.02, p90_abs_frac=0.05, held_out=True),),
+        ),
+        path,
+    )  # fmt: skip
+    machine = GivenDevice(name="this-machine", kind="unified", memory_bytes=36 * 10**9, bandwidth_bytes_per_s=546e9)
+    return PlanSpec(
+        models=("llama-3.1-8b",), precisions=("q4_k_m",), given_devices=(machine,), calibrations=(str(path),),
+        policies=("chunked",), seats=(24,), workload=replace(CHAT, rate_req_per_s=5.0), targets=SLO, seeds=1,
+    )  # fmt: skip
+
+
+def test_the_short_calibration_is_found_by_itself(calibrated):
+    """D10: measured at 128, used at 768: at 24 seats a step reads 1.38 times the bytes; TPOT and TTFT are optimistic."""
+    plan = make_plan(calibrated)
+    (found,) = [a for a in plan.assumptions if a.id == "context-length"]
+    assert (found.measured, found.reached[1], found.source) == ((128.0, 128.0), 768.0, "measured")
+    ratios = [found.details[f"step_bytes_ratio_at_{s}_seats"] for s in (1, 8, 16, 24, 32, 64)]
+    assert ratios == pytest.approx([1.017, 1.133, 1.260, 1.380, 1.494, 1.899], abs=0.003)
+    directions = {b.check: b.direction for b in found.biases}
+    assert directions["tpot"] == directions["ttft"] == "optimistic"
+    assert directions["memory"] == "none"
+    assert "128 tokens" in found.text and "768 tokens" in found.text
+
+
+def test_a_calibration_that_reaches_far_enough_assumes_nothing_about_context(calibrated, tmp_path):
+    """Measured up to 1,024 tokens, 768 are inside: no such assumption."""
+    text = (
+        (tmp_path / "calibration.json")
+        .read_text()
+        .replace('"ctx_tok": [\n      128,\n      128', '"ctx_tok": [\n      128,\n      1024')
+    )
+    (tmp_path / "calibration.json").write_text(text)
+    assert "context-length" not in [a.id for a in make_plan(calibrated).assumptions]
+
+
+def test_a_calibrated_row_is_measured_and_named_by_hash(calibrated):
+    """The row's step time is measured, its error is the held-out residual, and the file stands among the inputs."""
+    plan = make_plan(calibrated)
+    (basis,) = plan.bases
+    assert (basis.source, basis.lower_bound) == ("measured", False)
+    assert basis.error_frac == pytest.approx(0.03)
+    assert list(plan.inputs) == list(calibrated.calibrations)
+    assert len(plan.inputs[calibrated.calibrations[0]]) == 64
+
+
+# --- answers that are no ----------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_fits_nowhere():
+    """A 70B in 16 bit on one 24 GB card: the sentence names the sizes, the fix what holds it."""
+    plan = make_plan(replace(QUESTION, models=("llama-3.1-70b",), devices=("rtx-4090",)))
+    assert plan.recommended is None and plan.nearest is None
+    assert "fits on none of rtx-4090" in plan.answer and "141" in plan.answer
+    assert "--device" in plan.nearest_fix
+    assert all(c.figures is None and c.verdict == "fail" for c in plan.candidates)
+
+
+def test_a_tpot_below_physics():
+    """2 ms a token from an A100 that needs 7.4 ms to read the weights once."""
+    plan = make_plan(replace(QUESTION, targets=replace(SLO, tpot_s=0.002), seats=(1, 8)))
+    assert "below what physics allows" in plan.answer and "2.00 ms" in plan.answer
+    assert "--precision" in plan.nearest_fix or "--device" in plan.nearest_fix
+
+
+def test_a_rate_that_nothing_carries():
+    """A hundred requests a second: what one carries, and how many replicas would do."""
+    plan = make_plan(replace(QUESTION, workload=replace(CHAT, rate_req_per_s=60.0, n=300), seats=(32, 64)))
+    assert plan.recommended is None
+    assert "Nothing here carries" in plan.answer
+    assert "replicas of it would carry" in plan.nearest_fix
+
+
+def test_an_empty_trace(tmp_path):
+    """A trace without a row is refused before anything is simulated."""
+    path = tmp_path / "trace.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+    with pytest.raises(ServefitError, match=r"trace\.csv"):
+        make_plan(replace(QUESTION, workload=Workload(n=10, trace=str(path))))
+
+
+def test_names_that_are_not_there():
+    """No model, no device, an unknown one: each is one sentence."""
+    with pytest.raises(ServefitError, match="No model is named"):
+        make_plan(replace(QUESTION, models=()))
+    with pytest.raises(ServefitError, match="No device is named"):
+        make_plan(replace(QUESTION, devices=()))
+    with pytest.raises(ServefitError, match="a100-800gb"):
+        make_plan(replace(QUESTION, devices=("a100-800gb",)))
+
+
+def test_quality_keeps_a_fast_precision_from_winning(tmp_path):
+    """Scores below the target fail their precision, whatever its speed."""
+    path = tmp_path / "quality.json"
+    path.write_text(json.dumps({"bf16": 0.70, "awq": {"results": {"mmlu": {"acc,none": 0.60}}}}))
+    plan = make_plan(
+        replace(QUESTION, precisions=("bf16", "awq"), seats=(48,), quality=str(path), quality_at_least=0.68)
+    )
+    verdicts = {c.precision: c.check("quality").verdict for c in plan.candidates}
+    assert verdicts == {"bf16": "pass", "awq": "fail"}
