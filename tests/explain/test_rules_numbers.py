@@ -42,6 +42,17 @@ def test_a_whole_shorter_than_its_half_is_refused():
         observe_typed(ttft_s=8.0, itl_s=None, e2e_s=7.4, isl=None, osl=300, prefill_rate=None)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [{"ttft_s": 1e300}, {"itl_s": 2e6}, {"isl": 10**15}, {"osl": 10**12}, {"osl": 0}, {"ttft_s": 0.0, "itl_s": 0.0}],
+)
+def test_what_cannot_be_is_refused(odd: dict):
+    """Nothing observed, and numbers out of all proportion, are one sentence."""
+    given = {"ttft_s": 0.78, "itl_s": 0.022, "e2e_s": None, "isl": 6200, "osl": 300, "prefill_rate": None} | odd
+    with pytest.raises(ServefitError):
+        observe_typed(**given)
+
+
 def test_no_answer_length_is_refused():
     """W10: a latency means nothing without its token shape."""
     with pytest.raises(ServefitError, match="length"):
@@ -65,6 +76,7 @@ def test_the_seeds_sample_was_cut():
     assert cut.certainty == "likely"
     assert "21.4%" in cut.saw
     assert "7.6%" in cut.saw
+    assert fmt(found.ceiling_frac * 100) == "80"  # at the 2,850 tokens that are read, not at 8,000
 
 
 def test_second_signal_makes_it_sure():

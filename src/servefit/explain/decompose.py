@@ -236,6 +236,18 @@ def observe_typed(
             "The answer's length is missing, so the two halves cannot be weighed against each other.",
             hint="Add --osl N (and --isl N): a latency means nothing without its token shape.",
         )
+    for name, value, most in (
+        ("time", ttft_s, 1e6),
+        ("gap", itl_s, 1e6),
+        ("prompt", isl or 0, 1e9),
+        ("answer", osl, 1e9),
+    ):
+        if value > most:
+            raise ServefitError(
+                f"A {name} of {value:g} is out of all proportion.", hint="Check the unit: a bare number is in ms."
+            )
+    if osl < 1 or (ttft_s == 0 and itl_s == 0):
+        raise ServefitError("Nothing was waited for: these numbers are zero.", hint="Leave out what was not observed.")
     if ttft_s < 0 or itl_s < 0:
         raise ServefitError(
             f"These numbers leave a negative time (TTFT {fmt_s(ttft_s)}, ITL {fmt_s(itl_s)}).",

@@ -1,7 +1,9 @@
 """What the rules look at, computed once from a run's rows: who was in flight, what reading should take, every gap."""
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from servefit.records import RequestRecord, Run
 from servefit.stats import percentile
@@ -75,6 +77,23 @@ def _line(points: list[tuple[int, float]], how: str) -> Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A pause between two chunks of one answer."""
+
+    row: int
+    """Index into Features.rows."""
+    start_s: float
+    end_s: float
+    tok: int
+    """Tokens that the chunk at its end carries."""
+
+    @property
+    def s(self) -> float:
+        """Its length in seconds."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
     """A run's completed load rows by due time, with what the rules need of each."""
 
@@ -88,7 +107,8 @@ class Features:
     running_mean: float
     """Answers being written at once, averaged over the time in which any was."""
     running_max: int
-    gap_p50_s: float | None
+    gaps: tuple[Gap, ...]
+    """Every pause between chunks of those rows, by end time."""
 
 
 def look(run: Run) -> Features:
@@ -101,7 +121,7 @@ def look(run: Run) -> Features:
     mean, most = _running(everyone)
     return Features(
         run=run, rows=rows, under_way=tuple(number[id(r)] for r in rows), reading=reading, excess_s=excess,
-        running_mean=mean, running_max=most, gap_p50_s=percentile((g for r in rows for g in r.itl_s), 50),
+        running_mean=mean, running_max=most, gaps=_gaps(rows),
     )  # fmt: skip
 
 
@@ -121,34 +141,17 @@ def _running(rows: tuple[RequestRecord, ...]) -> tuple[float, int]:
     return (area / busy if busy else 0.0), most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """A pause between two chunks of one answer."""
-
-    row: int
-    """Index into Features.rows."""
-    start_s: float
-    end_s: float
-    tok: int
-    """Tokens that the chunk at its end carries."""
-
-    @property
-    def s(self) -> float:
-        """Its length in seconds."""
-        return self.end_s - self.start_s
-
-
-def gaps(features: Features) -> list[Gap]:
-    """Every pause between chunks of the run's completed answers, by end time."""
+def _gaps(rows: tuple[RequestRecord, ...]) -> tuple[Gap, ...]:
     out = []
-    for index, row in enumerate(features.rows):
+    for index, row in enumerate(rows):
         sizes = row.chunk_tok or (1,) * len(row.chunk_s)
         pairs = zip(row.chunk_s, row.chunk_s[1:], sizes[1:], strict=False)
         out += [Gap(row=index, start_s=a, end_s=b, tok=k) for a, b, k in pairs]
-    return sorted(out, key=lambda g: g.end_s)
+    out.sort(key=attrgetter("end_s"))
+    return tuple(out)
 
 
-def stalls(everything: list[Gap], *, times: float = 5.0, floor_s: float = 0.02) -> list[Gap]:
+def stalls(everything: Sequence[Gap], *, times: float = 5.0, floor_s: float = 0.02) -> list[Gap]:
     """The pauses that a reader would notice: `times` the typical gap and `floor_s` more than it."""
     usual = percentile((g.s for g in everything), 50)
     if usual is None:

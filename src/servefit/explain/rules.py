@@ -92,7 +92,9 @@ def typical(features: Features) -> Observed:
 
 def _diagnose(case: Case, waits: tuple[Wait, ...], wish: Wish | None) -> Diagnosis:
     causes = find_causes(case)
-    floor = case.wall.floor_itl_s((case.seen.isl or 0) + case.seen.osl // 2)
+    read = next((c.value for c in causes if c.code == "prompt_cut" and c.value is not None), None)
+    context = int(read) if read is not None else case.seen.isl or 0  # what was cut is not read at any step
+    floor = case.wall.floor_itl_s(context + case.seen.osl // 2)
     return Diagnosis(
         case=case, waits=waits, causes=causes, fixes=propose(case, causes, wish), work=(*waits[0].work, *_wall_work(case)),
         ceiling_frac=floor / case.seen.itl_s if floor and case.seen.itl_s > 0 else None,

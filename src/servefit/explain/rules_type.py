@@ -2,10 +2,11 @@
 
 import math
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 
 from servefit.explain.case import Case, Cause
-from servefit.explain.features import Features, Gap, gaps, spearman, stalls
+from servefit.explain.features import Features, Gap, spearman, stalls
 from servefit.records import RequestRecord
 from servefit.stats import percentile
 from servefit.units import fmt, fmt_percent, fmt_s
@@ -19,7 +20,7 @@ def prefill_stall(case: Case) -> Cause | None:
     f = case.features
     if f is None or len(f.rows) < 3:
         return None
-    everything = gaps(f)
+    everything = f.gaps
     long = stalls(everything)
     if len(long) < 3:
         return None
@@ -62,7 +63,7 @@ def preemption(case: Case) -> Cause | None:
     if f is None:
         return None
     counted = sum(r.preempted or 0 for r in f.run.rows)
-    everything = gaps(f)
+    everything = f.gaps
     long = stalls(everything, times=8.0, floor_s=0.1)
     arrivals = [g.end_s for g in everything]
     alone = [g for g in long if _others_wrote(g, everything, arrivals) and not _burst_after(g, f.rows)]
@@ -85,7 +86,7 @@ def preemption(case: Case) -> Cause | None:
     )  # fmt: skip
 
 
-def _others_wrote(gap: Gap, everything: list[Gap], arrivals: list[float]) -> bool:
+def _others_wrote(gap: Gap, everything: Sequence[Gap], arrivals: list[float]) -> bool:
     """Whether at least one other answer got four tokens or more strictly inside this pause."""
     low, high = bisect_right(arrivals, gap.start_s), bisect_left(arrivals, gap.end_s)
     inside: dict[int, int] = {}
@@ -167,7 +168,7 @@ def several_tokens(case: Case) -> Cause | None:
     f = case.features
     if f is None:
         return None
-    everything = gaps(f)
+    everything = f.gaps
     tokens, chunks = sum(g.tok for g in everything), len(everything)
     if chunks < 10 or tokens < 1.3 * chunks:
         return None
