@@ -22,7 +22,7 @@ closed = st.none() | st.integers(1, 5)
 
 
 @given(schedules(), configs(), steps, closed)
-@settings(max_examples=150)
+@settings(deadline=None)
 def test_requests_in_equal_requests_out(requests, config, step, concurrency):
     """Without a horizon, everyone is finished or rejected, with all tokens or none, and nobody holds memory."""
     sequences, server = run(requests, config, step, concurrency=concurrency)
@@ -35,6 +35,7 @@ def test_requests_in_equal_requests_out(requests, config, step, concurrency):
 
 
 @given(schedules(), configs(), steps, st.floats(0.01, 1.0))
+@settings(deadline=None)
 def test_the_horizon_cuts_and_counts(requests, config, step, horizon_s):
     """With a horizon, no token comes after it, and those not finished say so."""
     sequences, _ = run(requests, config, step, horizon_s=horizon_s)
@@ -45,6 +46,7 @@ def test_the_horizon_cuts_and_counts(requests, config, step, horizon_s):
 
 
 @given(schedules(), configs(), steps, closed)
+@settings(deadline=None)
 def test_no_token_before_its_arrival(requests, config, step, concurrency):
     """Tokens come after the request is ready, in order, and preemption takes none back."""
     sequences, _ = run(requests, config, step, concurrency=concurrency)
@@ -56,6 +58,7 @@ def test_no_token_before_its_arrival(requests, config, step, concurrency):
 
 
 @given(schedules(), configs(), steps, closed)
+@settings(deadline=None)
 def test_first_tokens_come_in_arrival_order(requests, config, step, concurrency):
     """First come, first served: who was ready first has the first token first (or in the same step)."""
     sequences, _ = run(requests, config, step, concurrency=concurrency)
@@ -65,6 +68,7 @@ def test_first_tokens_come_in_arrival_order(requests, config, step, concurrency)
 
 
 @given(schedules(), configs(("continuous", "chunked")), steps, closed)
+@settings(deadline=None)
 def test_no_seat_is_empty_while_someone_waits(requests, config, step, concurrency):
     """As a step starts, a free seat beside a waiting request means that memory or the token budget ran out."""
     preempted = 0
@@ -92,6 +96,7 @@ def test_no_seat_is_empty_while_someone_waits(requests, config, step, concurrenc
 
 
 @given(schedules(), configs(), steps)
+@settings(deadline=None)
 def test_kv_taken_plus_free_is_total(requests, config, step):
     """In every step the blocks that sequences hold are the blocks taken, and never more than there are."""
 
@@ -108,6 +113,7 @@ def test_kv_taken_plus_free_is_total(requests, config, step):
 
 
 @given(schedules(), configs(), steps, closed)
+@settings(deadline=None)
 def test_limits_hold_in_every_step(requests, config, step, concurrency):
     """Never more running than seats, never more tokens in a chunked step than the budget."""
 

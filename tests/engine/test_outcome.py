@@ -1,7 +1,7 @@
 """Gaps kept as series give the percentiles that every single gap would give, with and without numpy."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servefit.engine.outcome import Gaps
@@ -12,6 +12,7 @@ series = st.tuples(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(series, min_size=1, max_size=40))
 def test_series_are_their_gaps(rows):
     """Every percentile and the maximum are equal, the mean to rounding; the numpy way gives the same bits."""

@@ -4,7 +4,7 @@ import statistics
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servefit.errors import ServefitError
@@ -23,6 +23,7 @@ def test_same_seed_same_bytes():
     assert schedule_sha256(schedule(workload)) == GOLDEN_SHA256
 
 
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**32), rate=st.floats(0.01, 1000), kind=st.sampled_from(["poisson", "constant", "gamma"]))
 def test_due_times_are_sorted_whole_microseconds(seed, rate, kind):
     """Due times never go back and are whole microseconds, whatever the arrival process."""
