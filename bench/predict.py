@@ -62,7 +62,9 @@ def lengths(mean: int, low: int | None = None, high: int | None = None) -> Lengt
     """Always `mean`, or evenly between `low` and `high`."""
     if low is None:
         return Lengths(mean=mean)
-    return Lengths(kind="uniform", mean=mean, min=low, max=high)
+    return Lengths(
+        kind="uniform", mean=(low + (high or low)) // 2, sd=((high or low) - low) / 12**0.5, min=low, max=high
+    )
 
 
 def closed(users: int, isl: Lengths, osl: Lengths, n: int) -> Workload:

@@ -40,3 +40,11 @@ def test_a_batch_that_is_only_seated_together_lets_the_done_go():
     assert rows["0"].ttft_s == rows["1"].ttft_s == pytest.approx(0.040)  # 10 + 20 prompt tokens, not 2 x 20
     assert rows["1"].itl_s == pytest.approx((0.030, 0.020, 0.020))
     assert rows["2"].due_s + rows["2"].ttft_s == pytest.approx(0.110 + 0.030)
+
+
+def test_requests_that_begin_are_paid_and_the_first_of_a_moment_goes_alone():
+    """Three at once, 1 ms apart at the front end: the first prompt alone, then the other two with 5 ms each."""
+    step = StepTime(const_s=0.010, per_prefill_tok_s=0.001, per_prompt_s=0.005, front_serial_s=0.001)
+    rows = run_of([(0.0, 10, 2), (0.0, 10, 2), (0.0, 10, 2)], EngineConfig(policy="continuous"), step)
+    assert rows["0"].ttft_s == pytest.approx(0.010 + 0.010 + 0.005)
+    assert rows["1"].ttft_s == rows["2"].ttft_s == pytest.approx(0.025 + 0.010 + 0.020 + 0.010)

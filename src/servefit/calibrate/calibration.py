@@ -26,6 +26,7 @@ FITTED = {
     "per_kv_tok_s": "each token of context that a decoding request reads",
     "per_prefill_tok_s": "each prompt token",
     "per_prefill_pos_s": "each prompt token times its position",
+    "per_prompt_s": "each request that begins, while all wait",
     "front_end_s": "each request, outside the steps",
     "front_end_per_tok_s": "each prompt token, outside the steps",
 }
@@ -196,7 +197,11 @@ def with_coefficients(step: StepTime, values: dict[str, float]) -> StepTime:
         for at, rise in rises:
             total += rise
             points.append((at, total))
-        bend = tuple(points)
+        bend = tuple(
+            p
+            for i, p in enumerate(points)
+            if not 0 < i < len(points) - 1 or not points[i - 1][1] == p[1] == points[i + 1][1]
+        )
     return replace(step, bend=bend, **plain)  # type: ignore[arg-type]
 
 

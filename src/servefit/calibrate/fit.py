@@ -33,6 +33,9 @@ from servefit.records import Finding, Run, header_to_json, row_to_json
 
 __all__ = ["Calibration", "fit_runs", "load_calibration", "run_sha256", "save_calibration"]
 
+FRONT_SERIAL_S = 0.0005
+"""Assumed: a front end hands over requests of the same moment one after the other. How fast hardly matters; that the first
+one finds an idle engine, which then starts without the others, does."""
 MAX_ROWS = 4000
 """Observations that enter the regression; of more, evenly spaced ones do. Plain Python then needs about a second."""
 FEWEST = 30
@@ -108,6 +111,7 @@ def predict_s(step: StepTime, o: Observation) -> float:
             prefill_tok=p.prefill_tok,  # type: ignore[arg-type]
             prefill_pos=p.prefill_pos,  # type: ignore[arg-type]
             changed=p.changed,
+            prompts=p.prompts,  # type: ignore[arg-type]
         )
         for p in o.parts
     )
@@ -151,6 +155,7 @@ def columns(o: Observation, knots: Sequence[int]) -> list[float]:
         math.fsum(p.kv_tok for p in o.parts),
         math.fsum(p.prefill_tok for p in o.parts),
         math.fsum(p.prefill_pos for p in o.parts),
+        math.fsum(p.prompts for p in o.parts),
         float(o.front_end),
         float(o.front_end_tok),
     ]
@@ -251,7 +256,9 @@ def _coefficients(
                 points=points,
             )
         )
-    base = StepTime(source="measured", origin=origin, bend=((knots[0], 0.0),) if knots else ())
+    base = StepTime(
+        source="measured", origin=origin, front_serial_s=FRONT_SERIAL_S, bend=((knots[0], 0.0),) if knots else ()
+    )
     return with_coefficients(base, {c.name: c.value for c in found}), tuple(found)
 
 
@@ -315,6 +322,7 @@ PROBE_FOR = {
     "per_kv_tok_s": "Measure short and long prompts (64 and 1024 tokens).",
     "per_prefill_tok_s": "Measure prompts of different lengths.",
     "per_prefill_pos_s": "Measure prompts from 64 to 2000 tokens.",
+    "per_prompt_s": "Let several requests arrive at once.",
     "front_end_s": "Measure lone requests (--concurrency 1).",
     "front_end_per_tok_s": "Let a long prompt arrive while others decode: its stall shows the prefill without the front end.",
 }

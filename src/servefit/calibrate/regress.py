@@ -119,7 +119,8 @@ def _iterate(
             if size[j] > 0:
                 gram[a][a] += (scale / size[j]) ** 2
         solved = [0.0] * m
-        for j, value in zip(told, nonnegative(gram, right), strict=True):
+        guess = [a for a, j in enumerate(told) if beta[j] > 0]
+        for j, value in zip(told, nonnegative(gram, right, guess), strict=True):
             solved[j] = value
         moved = max((abs(new - old) / (abs(new) + 1e-15) for new, old in zip(solved, beta, strict=True)), default=0.0)
         beta = solved
@@ -133,8 +134,10 @@ def _iterate(
     return beta, weights, scale
 
 
-def nonnegative(gram: list[list[float]], right: list[float]) -> list[float]:
+def nonnegative(gram: list[list[float]], right: list[float], guess: Sequence[int] = ()) -> list[float]:
     """The b >= 0 that minimises b'Gb/2 - r'b, by Lawson and Hanson's active set (Solving Least Squares Problems, 23).
+
+    `guess` names the coefficients that are probably positive: a good one saves most of the work.
 
     >>> nonnegative([[1.0, 0.0], [0.0, 1.0]], [2.0, -1.0])
     [2.0, 0.0]
@@ -143,8 +146,16 @@ def nonnegative(gram: list[list[float]], right: list[float]) -> list[float]:
     unit = [math.sqrt(gram[i][i]) or 1.0 for i in range(n)]
     g = [[gram[i][j] / unit[i] / unit[j] for j in range(n)] for i in range(n)]
     r = [right[i] / unit[i] for i in range(n)]
-    free: list[int] = []
     b = [0.0] * n
+    free = list(guess)
+    while free:
+        trial = _solve(g, r, free)
+        gone = [i for i, t in zip(free, trial, strict=True) if t <= 0]
+        if not gone:
+            for i, t in zip(free, trial, strict=True):
+                b[i] = t
+            break
+        free = [i for i in free if i not in gone]
     limit = 1e-10 * max((abs(v) for v in r), default=1.0)
     for _ in range(6 * n + 10):
         slope = {i: r[i] - math.fsum(g[i][j] * b[j] for j in free) for i in range(n) if i not in free}
@@ -153,8 +164,7 @@ def nonnegative(gram: list[list[float]], right: list[float]) -> list[float]:
             break
         free.append(best)
         while free:
-            inverse = _inverse([[g[i][j] for j in free] for i in free])
-            trial = [math.fsum(inverse[a][c] * r[j] for c, j in enumerate(free)) for a in range(len(free))]
+            trial = _solve(g, r, free)
             if min(trial) > 0:
                 b = [0.0] * n
                 for i, value in zip(free, trial, strict=True):
@@ -168,6 +178,25 @@ def nonnegative(gram: list[list[float]], right: list[float]) -> list[float]:
                 b[i] = 0.0
             free = [i for i in free if i not in gone]
     return [v / u for v, u in zip(b, unit, strict=True)]
+
+
+def _solve(g: list[list[float]], r: list[float], free: list[int]) -> list[float]:
+    """The solution of the rows and columns in `free` of g b = r: g symmetric of unit diagonal, by Cholesky's root."""
+    k = len(free)
+    root: list[list[float]] = []
+    y: list[float] = []
+    for a in range(k):
+        row, line = g[free[a]], []
+        for c in range(a):
+            other = root[c]
+            line.append((row[free[c]] - sum(p * q for p, q in zip(line, other, strict=False))) / other[c])
+        line.append(math.sqrt(max(row[free[a]] + 1e-12 - sum(p * p for p in line), 1e-14)))
+        y.append((r[free[a]] - sum(p * q for p, q in zip(line, y, strict=False))) / line[a])
+        root.append(line)
+    out = [0.0] * k
+    for a in range(k - 1, -1, -1):
+        out[a] = (y[a] - sum(root[c][a] * out[c] for c in range(a + 1, k))) / root[a][a]
+    return out
 
 
 def _gram(

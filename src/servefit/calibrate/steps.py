@@ -32,6 +32,8 @@ class Part(NamedTuple):
     prefill_tok: float = 0.0
     prefill_pos: float = 0.0
     changed: bool = False
+    prompts: float = 0.0
+    """Requests that begin with the step."""
 
     @property
     def tokens(self) -> float:
@@ -237,15 +239,16 @@ def _parts(
             seqs[number] += k
             kv[number] += k * (streams[i].isl + had) + k * (k - 1) // 2
             out[i] = had + k
-    hidden, tok, pos = _prompts(clusters, streams, seqs, batching)
-    parts = [Part(prefill_tok=t, prefill_pos=x) for t, x in hidden]
-    parts += [Part(s, k, t, x) for s, k, t, x in zip(seqs, kv, tok, pos, strict=True)]
+    hidden, tok, pos, new = _prompts(clusters, streams, seqs, batching)
+    parts = [Part(prefill_tok=t, prefill_pos=x, prompts=n) for t, x, n in hidden]
+    parts += [Part(s, k, t, x, False, n) for s, k, t, x, n in zip(seqs, kv, tok, pos, new, strict=True)]
     end = clusters[-1].at_s
     through = [out[i] - b for i, b in enumerate(before) if b > 0 and streams[i].last_s >= end and i in out]
     steps = max(through, default=0) + sum(1 for c in clusters if c.firsts and not c.tokens)
     if steps > len(clusters) and not hidden:  # several tokens in one chunk: so many steps, alike
-        mean_seqs, mean_kv, mean_tok, mean_pos = (math.fsum(column) / steps for column in (seqs, kv, tok, pos))
-        parts = [Part(mean_seqs, mean_kv, mean_tok, mean_pos)] * steps
+        sums = (math.fsum(column) / steps for column in (seqs, kv, tok, pos, new))
+        mean_seqs, mean_kv, mean_tok, mean_pos, mean_new = sums
+        parts = [Part(mean_seqs, mean_kv, mean_tok, mean_pos, False, mean_new)] * steps
     told = []
     for p in parts:
         told.append(p._replace(changed=p.tokens != last_tok))
@@ -255,35 +258,39 @@ def _parts(
 
 def _prompts(
     clusters: list[Cluster], streams: list[Stream], seqs: list[float], batching: Batching
-) -> tuple[list[tuple[float, float]], list[float], list[float]]:
-    """Which step read how much of which prompt: (steps before the first cluster that handed out nothing, tokens and
+) -> tuple[list[tuple[float, float, float]], list[float], list[float], list[float]]:
+    """Which step read how much of which prompt: (steps before the first cluster that handed out nothing; tokens and
 
-    positions read in each cluster). Whole prompts are read in the step that hands out their first token; with a known
+    positions read, and requests begun, in each cluster). Whole prompts are read in the step that hands out their first token; with a known
     budget they end there, and fill what the decodes left of the steps before.
     """
     tok, pos = [0.0] * len(clusters), [0.0] * len(clusters)
-    hidden: list[tuple[float, float]] = []
+    new = [0.0] * len(clusters)
+    hidden: list[tuple[float, float, float]] = []
     for j, cluster in enumerate(clusters):
         for i in cluster.firsts:
             at, isl = streams[i].cached_tok, streams[i].isl
             if batching.policy != "chunked" or not batching.budget_tok:
                 tok[j] += isl - at
                 pos[j] += positions(at, isl)
+                new[j] += 1
                 continue
             room = [max(batching.budget_tok - seqs[c] - tok[c], 0.0) for c in range(j + 1)]
-            first = j
+            first, begun = j, 0
             while first > 0 and sum(room[first:]) < isl - at:
                 first -= 1
             while sum(room[first:]) < isl - at:
                 k = min(float(batching.budget_tok), isl - at - sum(room[first:]))
-                hidden.append((k, positions(at, at + k)))
+                hidden.append((k, positions(at, at + k), float(begun == 0)))
+                begun = 1
                 at += k  # type: ignore[assignment]
+            new[first] += begun == 0
             for c in range(first, j + 1):
                 k = min(room[c], isl - at)
                 tok[c] += k
                 pos[c] += positions(at, at + k)
                 at += k  # type: ignore[assignment]
-    return hidden, tok, pos
+    return hidden, tok, pos, new
 
 
 def positions(start: float, end: float) -> float:

@@ -136,8 +136,7 @@ def _lay_out(
         last[request.session] = i
     now = heads if concurrency is None else heads[:concurrency]
     later = heads[len(now) :]
-    front, per_tok = step.front_end_s, step.front_end_per_tok_s
-    ready = sorted((requests[i].due_s + front + per_tok * requests[i].isl, i) for i in now)
+    ready, floats = _front_end(requests, now, step)
     status = [NOT_DUE] * n
     for _, i in ready:
         status[i] = UNFINISHED
@@ -169,11 +168,25 @@ def _lay_out(
             tuple(np.array(v, dtype=np.int64) for v in whole),
             tuple(np.array(v, dtype=np.float64) for v in times),
             np.array(scalars, dtype=np.int64),
-            np.zeros(3),
+            np.array(floats),
             (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room), np.zeros(room)),
         )
     series = ([0] * room, [0] * room, [0.0] * room, [0.0] * room)
-    return tuple(list(v) for v in whole), tuple(list(v) for v in times), scalars, [0.0, 0.0, 0.0], series
+    return tuple(list(v) for v in whole), tuple(list(v) for v in times), scalars, floats, series
+
+
+def _front_end(requests: Many[Request], now: Many[int], step: StepTime) -> tuple[list[tuple[float, int]], list[float]]:
+    """(when those known beforehand are ready, in that order; the tuple F of `kernel`)."""
+    out: list[tuple[float, int]] = []
+    last_due, last_ready = -1.0, -1.0
+    for i in now:
+        due = requests[i].due_s
+        at = due + step.front_end_s + step.front_end_per_tok_s * requests[i].isl
+        if due == last_due and step.front_serial_s > 0:
+            at = max(at, last_ready + step.front_serial_s)
+        last_due, last_ready = due, at
+        out.append((at, i))
+    return sorted(out), [0.0, 0.0, 0.0, last_due, last_ready]
 
 
 def _limits(
@@ -192,6 +205,7 @@ def _limits(
         step.weight_read_s, step.expert_read_s, step.expert_active_frac, step.compute_per_tok_s, step.p_norm,
         step.link_per_tok_s, step.front_end_s, step.front_end_per_tok_s, think_s, config.timeout_s,
         math.inf if horizon_s is None else horizon_s, step.compute_per_seq_s, step.change_s,
+        step.per_prompt_s, step.front_serial_s,
     )  # fmt: skip
     return limits, tuple(map(float, numbers))
 

@@ -22,6 +22,8 @@ from servefit.engine.kernel_time import (
     HORIZON,
     PER_KV,
     PER_POS,
+    PROMPT,
+    SERIAL,
     THINK,
     TIMEOUT,
     changed_s,
@@ -45,9 +47,10 @@ DUE, FIRST, LAST, JOINED, READY, ARRIVING_S, GROUP_S = range(7)  # and BEND_AT, 
 # who is half prefilled, ends of the queues ...
 (STEP, DECODING, KV, FREE, LOW, RUNNING, PARTIAL, W_HEAD, W_TAIL, STACKED, NEWEST, GROUPS, HEAPED, A_HEAD, A_TAIL, L_HEAD,
  L_TAIL, SERIES, STEPS, PREFILLS, P_TOK, P_POS, WAS_PREEMPTED) = range(23)  # fmt: skip
-SCALARS = 24
-# F: float scalars
-BUSY_S, END_S, NOW_S = range(3)
+BEGUN = 24  # after LAST_TOK: requests that began with this step
+SCALARS = 25
+# F: float scalars; when the last request was due, and was ready
+BUSY_S, END_S, NOW_S, LAST_DUE, LAST_READY = range(5)
 # L: limits
 SEATS, BUDGET, BLOCK_TOK, TOTAL, RESERVE, KIND, PLACES, WIDTH = range(8)
 NONE, STATIC, DYNAMIC, CONTINUOUS, CHUNKED = range(5)
@@ -67,13 +70,13 @@ def run_together(R, X, S, F, L, C, series):
         if S[SERIES] + 2 * L[WIDTH] + 8 > len(series[0]):
             F[NOW_S] = now
             return False
-        S[PREFILLS] = S[P_TOK] = S[P_POS] = S[WAS_PREEMPTED] = 0
+        S[PREFILLS] = S[P_TOK] = S[P_POS] = S[WAS_PREEMPTED] = S[BEGUN] = 0
         decoding = form_chunked(R, X, S, L) if chunked else form_continuous(R, X, S, L)
         if decoding == 0 and S[PREFILLS] == 0:
             continue  # everyone was preempted: the first of them starts again
         first = fixed_s(C, X, decoding, S[P_TOK], S[P_POS]) + C[PER_KV] * S[KV] * (decoding > 0)
         delta = C[PER_KV] * decoding
-        extra = changed_s(decoding + S[P_TOK], S, C)
+        extra = changed_s(decoding + S[P_TOK], S, C) + C[PROMPT] * S[BEGUN]
         k = 1
         if S[PREFILLS] == 0:
             k = steps_alone(now + extra, first, delta, R, X, S, L)
@@ -146,6 +149,9 @@ def ended(i, at, R, X, S, F, C):
     R[STATUS][j] = UNFINISHED
     X[DUE][j] = due
     ready = due + C[FRONT] + C[FRONT_TOK] * R[ISL][j]
+    if F[LAST_DUE] == due and C[SERIAL] > 0.0:
+        ready = max(ready, F[LAST_READY] + C[SERIAL])
+    F[LAST_DUE], F[LAST_READY] = due, ready
     times, who = X[ARRIVING_S], R[ARRIVING]
     place = S[A_TAIL]
     S[A_TAIL] += 1
@@ -216,6 +222,7 @@ def start(i, tok, R, S, L):
         S[W_HEAD] += 1
     S[FREE] -= -(-tok // L[BLOCK_TOK])
     R[COMPUTED][i] = 0
+    S[BEGUN] += 1
     R[PREV][i], R[NEXT][i] = S[NEWEST], -1
     if S[NEWEST] >= 0:
         R[NEXT][S[NEWEST]] = i
@@ -473,7 +480,7 @@ def padded_batch(now, R, X, S, F, L, C, series):
         S[W_HEAD] += 1
         n += 1
     S[LOW] = min(S[LOW], L[TOTAL] - n * (-(-(isl + osl - 1) // block)))
-    took = fixed_s(C, X, 0, n * isl, n * (isl * (isl + 1) // 2)) + changed_s(n * isl, S, C)
+    took = fixed_s(C, X, 0, n * isl, n * (isl * (isl + 1) // 2)) + changed_s(n * isl, S, C) + C[PROMPT] * n
     if now + took > C[HORIZON] + EPSILON_S:
         return -1.0
     now += took

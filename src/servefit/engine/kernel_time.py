@@ -7,7 +7,7 @@ import math
 EPSILON_S = 1e-9
 # C: step-time coefficients, then the clock's settings
 (CONST, PER_SEQ, PER_TOK, PER_POS, PER_KV, WEIGHT, EXPERT, ACTIVE, COMPUTE, P_NORM, PER_LINK_TOK, FRONT, FRONT_TOK,
- THINK, TIMEOUT, HORIZON, COMPUTE_SEQ, CHANGE) = range(18)  # fmt: skip
+ THINK, TIMEOUT, HORIZON, COMPUTE_SEQ, CHANGE, PROMPT, SERIAL) = range(20)  # fmt: skip
 # Places in the arrays of `kernel`: the points of the bend, and the tokens of the step before.
 BEND_AT, BEND_S = 7, 8
 LAST_TOK = 23

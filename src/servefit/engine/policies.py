@@ -67,6 +67,8 @@ class Server:
         """Static batches: the longest prompt, to which all are padded."""
         self.last_tok = 0
         """Tokens in the step before: another number is a change of shape."""
+        self.begun = 0
+        """Requests that got their seat for the step that is being formed."""
         self.steps = 0
         self.busy_s = 0.0
         self.sent = 0
@@ -94,6 +96,7 @@ class Server:
         """Give the first waiting sequence a seat, with what is found of its KV."""
         assert self.waiting[0] is seq, "someone was served out of turn"
         self.waiting.pop(0)
+        self.begun += 1
         seq.computed_tok = max(self.kv.admit(seq), seq.received_tok)
         if not seq.preempted:
             seq.cached_tok = seq.computed_tok - seq.received_tok if seq.received_tok else seq.computed_tok

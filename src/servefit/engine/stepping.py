@@ -31,6 +31,7 @@ class Arrivals:
         self.step = step
         self.sequences = [Sequence(request=r, index=i, isl=r.isl, osl=r.osl) for i, r in enumerate(requests)]
         self.issued: list[Sequence] = []
+        self._last_due_s = self._last_ready_s = -1.0
         self.last_s = 0.0
         """When the last one so far was ready."""
         self._pending: list[tuple[float, int]] = []
@@ -54,6 +55,9 @@ class Arrivals:
         seq = self.sequences[index]
         seq.due_s = due_s
         seq.ready_s = due_s + self.step.front_end_s + self.step.front_end_per_tok_s * seq.isl
+        if self._last_due_s == due_s and self.step.front_serial_s > 0:
+            seq.ready_s = max(seq.ready_s, self._last_ready_s + self.step.front_serial_s)
+        self._last_due_s, self._last_ready_s = due_s, seq.ready_s
         seq.user = user
         self.issued.append(seq)
         heapq.heappush(self._pending, (seq.ready_s, index))
@@ -153,20 +157,25 @@ def deliver(seq: Sequence, server: Server, arrivals: Arrivals) -> None:
     server.wake_s = min(server.wake_s, max(server.free_s, seq.ready_s))
 
 
-def duration_s(config: EngineConfig, step: StepTime, batch: Batch, *, last_tok: int = 0) -> float:
+def duration_s(config: EngineConfig, step: StepTime, batch: Batch, *, last_tok: int = 0, prompts: int = 0) -> float:
     """Seconds of the step: drafted tokens are computed like prompt tokens, and drafting them costs its own time.
 
-    `last_tok` is how many tokens the step before had: another number is a change of shape.
+    `last_tok` is how many tokens the step before had: another number is a change of shape; `prompts` requests begin.
     """
     spec = config.speculation
     if spec is None or not batch.seqs:
         return step_s(
             step, seqs=batch.seqs, kv_tok=batch.kv_tok, prefill_tok=batch.prefill_tok, prefill_pos=batch.prefill_pos,
-            changed=batch.seqs + batch.prefill_tok != last_tok,
+            changed=batch.seqs + batch.prefill_tok != last_tok, prompts=prompts,
         )  # fmt: skip
     prefill_tok = batch.prefill_tok + batch.seqs * spec.draft_tok
     verify_s = step_s(
-        step, seqs=batch.seqs, kv_tok=batch.kv_tok, prefill_tok=prefill_tok, prefill_pos=batch.prefill_pos
+        step,
+        seqs=batch.seqs,
+        kv_tok=batch.kv_tok,
+        prefill_tok=prefill_tok,
+        prefill_pos=batch.prefill_pos,
+        prompts=prompts,
     )
     return verify_s + spec.draft_s * spec.draft_tok
 
@@ -185,13 +194,13 @@ def _step(
         server.wake_s = math.inf
         return
     server.now_s = server.wake_s
-    server.done_in_flight = 0
+    server.done_in_flight = server.begun = 0
     batch = POLICIES[server.config.policy](server)
     if batch is None:
         dynamic = server.config.policy == "dynamic" and server.waiting
         server.wake_s = max(timeout_at(server), server.now_s) if dynamic else math.inf
         return
-    took_s = duration_s(server.config, step, batch, last_tok=server.last_tok)
+    took_s = duration_s(server.config, step, batch, last_tok=server.last_tok, prompts=server.begun)
     server.last_tok = batch.seqs + batch.prefill_tok
     end_s = server.now_s + took_s
     if end_s > horizon_s + EPSILON_S:

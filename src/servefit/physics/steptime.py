@@ -1,7 +1,7 @@
 """How long one engine step takes, in seconds: memory, compute and overhead.
 
     t = const + per_seq*S + per_prefill_tok*P + per_prefill_pos*X + per_kv_tok*K + link
-        + ( weights(T)^p + (compute_per_tok*T + compute_per_seq*S)^p )^(1/p) + bend(T) + change
+        + ( weights(T)^p + (compute_per_tok*T + compute_per_seq*S)^p )^(1/p) + bend(T) + change + per_prompt*N
 
 with S decoding sequences, P prompt tokens computed in this step, X the sum of their positions (the quadratic part of
 attention), K the KV tokens that the decodes read, and T = P + S tokens in all. weights(T) is the time to stream the
@@ -53,10 +53,15 @@ class StepTime:
     step. Straight between the points, flat outside."""
     change_s: float = 0.0
     """A step of another number of tokens than the step before: some engines prepare for every new shape."""
+    per_prompt_s: float = 0.0
+    """A request that begins: its prompt is read by the tokenizer and its memory set up between two steps, while all wait."""
     front_end_s: float = 0.0
     """Fixed cost of a request outside the steps (HTTP, tokenizer, first scheduling): part of TTFT."""
     front_end_per_tok_s: float = 0.0
     """The same per prompt token."""
+    front_serial_s: float = 0.0
+    """Requests of the same moment pass the front end one after the other, so far apart: an idle engine starts with the
+    first of them alone."""
     source: Source = "assumed"
     origin: str = ""
     """Which run, paper or datasheet; said wherever a figure made from it is printed."""
@@ -65,12 +70,19 @@ class StepTime:
 
 
 def step_s(
-    step: StepTime, *, seqs: int, kv_tok: int, prefill_tok: int = 0, prefill_pos: int = 0, changed: bool = False
+    step: StepTime,
+    *,
+    seqs: int,
+    kv_tok: int,
+    prefill_tok: int = 0,
+    prefill_pos: int = 0,
+    changed: bool = False,
+    prompts: int = 0,
 ) -> float:
     """Seconds of one step with `seqs` decoding sequences that read `kv_tok` KV tokens, and `prefill_tok` prompt tokens.
 
     `prefill_pos` is the sum of the prompt tokens' positions; `changed` says that the step before had another number of
-    tokens. A step with nothing to do takes no time.
+    tokens; `prompts` requests begin with it. A step with nothing to do takes no time.
 
     >>> step = StepTime(const_s=0.010, per_seq_s=0.0005, per_kv_tok_s=3e-6)
     >>> round(step_s(step, seqs=8, kv_tok=8 * 128), 6)
@@ -94,6 +106,7 @@ def step_s(
         + overlap
         + (bend_s(step, tokens) if step.bend else 0.0)
         + (step.change_s if changed else 0.0)
+        + step.per_prompt_s * prompts
     )
 
 
