@@ -186,7 +186,8 @@ def _solve(g: list[list[float]], r: list[float], free: list[int]) -> list[float]
     root: list[list[float]] = []
     y: list[float] = []
     for a in range(k):
-        row, line = g[free[a]], []
+        row = g[free[a]]
+        line: list[float] = []
         for c in range(a):
             other = root[c]
             line.append((row[free[c]] - sum(p * q for p, q in zip(line, other, strict=False))) / other[c])
