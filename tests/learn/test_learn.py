@@ -74,7 +74,9 @@ def test_typed_numbers_win_and_are_marked(tmp_path):
 
 def test_check_json_gives_memory_and_bandwidth(tmp_path):
     """A saved check fills the machine's fields; a damaged one fills none."""
-    write_json(tmp_path / "check.json", {"memory_bytes": 64e9, "bandwidth_bytes_per_s": 100e9})
+    write_json(
+        tmp_path / "check.json", {"machine": {"memory_bytes": 64e9}, "places": [{"bandwidth_bytes_per_s": 100e9}]}
+    )
     assert collect(tmp_path)["memory_gb"].said == "64 GB (check.json)"
     assert collect(tmp_path)["ceiling_tok_per_s"].value == pytest.approx(100 / 4.9)
     (tmp_path / "check.json").write_text("[")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from servefit.errors import ServefitError
 from servefit.expressions import evaluate, names_in
@@ -147,21 +147,20 @@ def _runs(folder: Path) -> list[tuple[str, dict[str, float]]]:
 
 
 def _check(path: Path) -> dict[str, float]:
-    """Memory, bandwidth and ceiling from a saved `check --json`; empty where there is none or it is damaged."""
+    """Memory and bandwidth from a saved `check --json`; empty where there is none or it is damaged."""
     try:
         value = read_json(path)
     except ServefitError:
         return {}
-    flat: dict[str, Any] = value if isinstance(value, dict) else {}
-    keys = {
-        "memory_bytes": ("memory_gb", 1e9),
-        "bandwidth_bytes_per_s": ("bandwidth_gb_per_s", 1e9),
-        "weights_bytes": ("weights_gb", 1e9),
+    if not isinstance(value, dict):
+        return {}
+    machine, places = value.get("machine"), value.get("places")
+    place = places[0] if isinstance(places, list) and places and isinstance(places[0], dict) else {}
+    found = {
+        "memory_gb": machine.get("memory_bytes") if isinstance(machine, dict) else place.get("memory_bytes"),
+        "bandwidth_gb_per_s": place.get("bandwidth_bytes_per_s"),
     }
-    out = {
-        name: float(flat[key]) / scale for key, (name, scale) in keys.items() if isinstance(flat.get(key), int | float)
-    }
-    return {name: number for name, number in out.items() if number > 0}
+    return {k: float(v) / 1e9 for k, v in found.items() if isinstance(v, int | float) and v > 0}
 
 
 # --- text with numbers in it ----------------------------------------------------------------------------------------

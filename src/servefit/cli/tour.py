@@ -1,0 +1,215 @@
+"""`servefit tour`: the whole loop here, now, offline, on the engine and the model that come with the install.
+
+Each step is a command that anyone can type; the tour prints it, runs it, and leaves its files in one movable folder.
+"""
+
+import contextlib
+import io
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from servefit.errors import AnswerIsNo, ServefitError
+
+WORKLOAD = {"n": 60, "isl": 256, "osl": 48}
+"""What the tour plans for: one request of this shape after another, at a rate that this machine can be asked to carry."""
+CATALOGUE = ("raspberry-pi-5", "l4", "rtx-4090", "m4-max-36gb")
+"""Beside this machine: a small CPU that the floor alone rules out, and devices whose rows are lower bounds."""
+
+
+@click.command("tour")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("tour"), show_default=True, help="Where its files go."
+)
+@click.option("--force", is_flag=True, help="Start over in a folder that holds a tour already.")
+def command(out: Path, force: bool) -> None:
+    """Show me all of it, here, now, offline: about two minutes on two cores."""
+    from servefit.measure.engines import start
+
+    _fresh(out, force=force)
+    began = time.monotonic()
+    with contextlib.chdir(out):
+        _step(1, "What is this machine?")
+        _run("check")
+        Path("check.json").write_text(_quietly("check", "--json", "--no-servers"), encoding="utf-8")
+
+        _step(2, "How long do users wait? Ten short prompts, ten long ones, a small load.")
+        click.echo("(starting the embedded engine: OpenVINO GenAI with SmolLM2-135M, on loopback)")
+        with start("embedded", policy="chunked", seats=8, budget_tok=256, context_tok=2048) as engine:
+            _name_target(engine.url)
+            _run("measure", "tour", "-n", "10", "--isl", "32", "--osl", "32", "--out", "runs/short")
+            _run("measure", "tour", "-n", "10", "--isl", "1000", "--osl", "32", "--out", "runs/long")
+            _run(
+                "measure", "tour", "-n", "24", "--concurrency", "4", "--isl", "256", "--osl", "48", "--out", "runs/load"
+            )
+
+            _step(3, "Why does a long prompt take so long?")
+            _run("explain", "runs/long", "--model", "smollm2-135m")
+
+            _step(4, "What does one engine step cost here?")
+            _run("calibrate", "tour", "runs/short", "runs/long", "runs/load", "--quick", "--out", "calibration.json")
+
+        _step(5, "Which device, policy and batch limit, for which traffic, at which targets?")
+        _write_question()
+        _run("plan", "plan.toml", "--out", "plan.json")
+
+        _step(6, "Write it up, every number bound to where it came from.")
+        _run("decide", "plan.json", "--run", "runs/load", "--html", "report.html", "--force")
+
+        _step(7, "Does it stand? The chosen configuration on the real engine.")
+        pick = _pick()
+        click.echo(f"(starting the embedded engine with policy {pick['policy']}, {pick['seats']} seats)")
+        budget = pick["budget_tok"] if pick["policy"] == "chunked" else None
+        with start(
+            "embedded", policy=pick["policy"], seats=pick["seats"], budget_tok=budget, context_tok=2048
+        ) as engine:
+            _name_target(engine.url)
+            _run("measure", "tour", "--workload", "workload.toml", "--out", "runs/final")
+        _run("verify", "decision.md", "--against", "runs/final")
+
+        _step(8, "And does every number in it still hold?")
+        _run("verify", "decision.md")
+    _close(out, time.monotonic() - began)
+
+
+def _fresh(out: Path, *, force: bool) -> None:
+    """An empty folder to work in. Only a folder that a tour made is ever emptied."""
+    import shutil
+
+    if out.exists() and any(out.iterdir()):
+        ours = (out / "plan.toml").exists() or (out / "check.json").exists()
+        if not ours:
+            raise ServefitError(f"{out} is not empty and holds no tour.", hint="Name another folder with --out.")
+        if not force and (out / "decision.md").exists():
+            click.echo(f"({out} held an earlier tour, which is replaced)")
+        shutil.rmtree(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServefitError(
+            f"{out} cannot be made: {error.strerror}.", hint="Name another folder with --out."
+        ) from None
+
+
+def _step(number: int, question: str) -> None:
+    click.secho(f"\n=== {number}. {question}", bold=True)
+
+
+def _run(*args: str) -> None:
+    """Run one verb as a user would, its command line shown; a "no" is an answer, and the tour goes on."""
+    from servefit.cli.main import main
+
+    click.secho(f"\n$ servefit {' '.join(args)}", fg="cyan")
+    try:
+        main.main(args=list(args), prog_name="servefit", standalone_mode=False)
+    except AnswerIsNo as error:
+        click.echo(f"{error.message}\n  {error.hint}")
+
+
+def _quietly(*args: str) -> str:
+    """What a verb prints on stdout, with its progress kept off the screen."""
+    from servefit.cli.main import main
+
+    with contextlib.redirect_stdout(io.StringIO()) as out, _no_stderr():
+        main.main(args=list(args), prog_name="servefit", standalone_mode=False)
+    return out.getvalue()
+
+
+@contextlib.contextmanager
+def _no_stderr() -> Iterator[None]:
+    with Path(os.devnull).open("w", encoding="utf-8") as sink, contextlib.redirect_stderr(sink):
+        yield
+
+
+def _name_target(url: str) -> None:
+    """servefit.toml: the running engine under the name `tour`, so that each command can be typed again."""
+    Path("servefit.toml").write_text(f'[targets.tour]\nurl = "{url}"\n', encoding="utf-8")
+
+
+def _write_question() -> None:
+    """plan.toml and workload.toml: a rate and targets that this machine can be asked about, from what it just measured.
+
+    Fixed targets would all pass on a fast machine and all fail on a slow one, and then there would be nothing to decide.
+    The rate is about half of what the small load got through; the targets leave a lone request some room.
+    """
+    from servefit.objectives import summarize
+    from servefit.records import load_run
+
+    load, short = summarize(load_run(Path("runs/load"))), summarize(load_run(Path("runs/short")))
+    if load.req_per_s is None or short.ttft_s.p50 is None or short.itl_s.p50 is None:
+        raise ServefitError("The engine completed no request, so there is nothing to plan from.", hint="See runs/load.")
+    rate = _round(load.req_per_s * 0.6)
+    ttft, tpot = _round((load.ttft_s.p50 or short.ttft_s.p50) * 3 + short.ttft_s.p50), _round(short.itl_s.p50 * 3)
+    workload = [
+        f"n = {WORKLOAD['n']}",
+        f"isl = {WORKLOAD['isl']}",
+        f"osl = {WORKLOAD['osl']}",
+        f"rate_req_per_s = {rate:g}",
+    ]
+    Path("workload.toml").write_text("\n".join(workload) + "\n", encoding="utf-8")
+    devices = ", ".join(f'"{d}"' for d in ("this-machine", *CATALOGUE))
+    Path("plan.toml").write_text(
+        "\n".join(
+            [
+                'name = "tour"',
+                'models = ["smollm2-135m"]',
+                f"devices = [{devices}]",
+                'policies = ["none", "static", "continuous", "chunked"]',
+                "budgets_tok = [256]",
+                'calibrations = ["calibration.json"]',
+                "",
+                "[workload]",
+                *workload,
+                "",
+                "[targets]",
+                f'ttft = "{ttft * 1e3:g} ms"',
+                f'tpot = "{tpot * 1e3:g} ms"',
+                "memory_frac = 1.0",
+                f"goodput_req_per_s = {_round(rate * 0.9):g}",
+                "",
+            ]
+        ),
+        encoding="utf-8",
+    )
+    click.echo(
+        f"\nThe question, in plan.toml: {rate:g} requests a second of {WORKLOAD['isl']} tokens in and {WORKLOAD['osl']} out; "
+        f"p99 TTFT at most {ttft * 1e3:g} ms, p99 TPOT at most {tpot * 1e3:g} ms, all of it in memory, goodput at least "
+        f"{_round(rate * 0.9):g} requests a second. Rate and targets follow from what was measured above."
+    )
+
+
+def _round(value: float) -> float:
+    """Two significant digits, as a person would state a target."""
+    digits = 1 - math.floor(math.log10(value))
+    return round(value, digits)
+
+
+def _pick() -> dict[str, Any]:
+    """The chosen candidate's policy, seats and budget, from plan.json."""
+    plan = json.loads(Path("plan.json").read_text(encoding="utf-8"))
+    chosen = next((c for c in plan["candidates"] if c["id"] == plan["recommended"]), None)
+    if chosen is None:
+        raise ServefitError(
+            "No configuration meets every target on this machine.",
+            hint="Loosen plan.toml in the tour's folder and plan again.",
+        )
+    return dict(chosen)
+
+
+def _close(out: Path, took_s: float) -> None:
+    click.secho(f"\nThat was the loop, in {took_s:.0f} s. In {out}/:", bold=True)
+    for name, what in (
+        ("decision.md", "what was decided, and what it rests on"),
+        ("report.html", "the same with figures; open it in a browser"),
+        ("plan.toml, plan.json", "the question, and every candidate's answer"),
+        ("calibration.json", "what a step costs on this machine"),
+        ("runs/", "every request that was sent, raw"),
+    ):
+        click.echo(f"  {name:22} {what}")
+    click.echo(f"next: cd {out}; servefit web   (see it, play with it), servefit learn   (lock it in)")
