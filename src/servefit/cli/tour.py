@@ -53,14 +53,14 @@ def command(out: Path, force: bool) -> None:
             _run("explain", "runs/long", "--model", "smollm2-135m")
 
             _step(4, "What does one engine step cost here?")
-            _run("calibrate", "tour", "runs/short", "runs/long", "runs/load", "--quick", "--out", "calibration.json")
+            _run("calibrate", "tour", "--quick", "--runs", "runs/calibrate", "--out", "calibration.json")
 
         _step(5, "Which device, policy and batch limit, for which traffic, at which targets?")
         _write_question()
         _run("plan", "plan.toml", "--out", "plan.json")
 
         _step(6, "Write it up, every number bound to where it came from.")
-        _run("decide", "plan.json", "--run", "runs/load", "--html", "report.html", "--force")
+        _run("decide", "plan.json", "--run", "runs/load", "--force")
 
         _step(7, "Does it stand? The chosen configuration on the real engine.")
         pick = _pick()
