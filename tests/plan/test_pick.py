@@ -1,5 +1,7 @@
 """The pick, its rule, the Pareto front and what seats cost and buy."""
 
+from dataclasses import replace
+
 from plan.make import candidate
 from servefit.plan.pick import answer, nearest, pareto, recommend, seat_trades
 
@@ -16,6 +18,16 @@ def test_the_cheapest_that_passes_wins_and_the_margin_breaks_ties():
     assert found.id == "cheap/chunked/4"
     assert "lowest cost per hour" in found.rule
     assert recommend(some, "margin").id == "dear/chunked/8"
+
+
+def test_what_was_measured_comes_before_what_is_cheap():
+    """With the rule "measured" a cheaper configuration that rests on a datasheet loses to one that was measured."""
+    some = [
+        replace(candidate(8, device="here", usd=None), basis="m"),
+        replace(candidate(8, device="cheap", usd=0.1), basis="s"),
+    ]
+    assert recommend(some, "measured", {"m": "measured", "s": "spec"}).id == "here/chunked/8"
+    assert recommend(some, "cheapest", {"m": "measured", "s": "spec"}).id == "cheap/chunked/8"
 
 
 def test_without_any_price_the_rule_says_so():

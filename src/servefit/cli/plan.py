@@ -61,7 +61,9 @@ if TYPE_CHECKING:
 @click.option(
     "--headroom", "headroom_frac", type=float, help="Share of the capacity left free at the peak.  [default: 0.2]"
 )
-@click.option("--pick", type=click.Choice(["cheapest", "margin", "capacity"]), help="Which of those that pass.")
+@click.option(
+    "--pick", type=click.Choice(["measured", "cheapest", "margin", "capacity"]), help="Which of those that pass."
+)
 @click.option("--jobs", type=int, help="Processes.  [default: all cores for a large search]")
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="A Ray cluster instead of processes.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where plan.json goes.  [default: plan.json]")

@@ -1,9 +1,11 @@
 """Which one: the Pareto front, the recommended candidate with its rule, the nearest where nothing passes, seat trades."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
+from servefit.physics.steptime import Source
 from servefit.plan import checks
 from servefit.plan.edges import groups, show
 from servefit.plan.plan import Candidate, Recommended, SeatTrade
@@ -12,18 +14,25 @@ from servefit.units import fmt, fmt_percent
 
 LATENCIES = ("ttft", "tpot", "e2e")
 
+_KNOWN: dict[Source, float] = {"measured": 0, "published": 1, "spec": 2, "assumed": 3}
+
 RULES: dict[Pick, str] = {
+    "measured": "a measured step time before a published one, a published one before a datasheet's; then the lowest cost per "
+    "hour; then the largest smallest latency margin; then the fewest seats",
     "cheapest": "the lowest cost per hour among those that pass; then the largest smallest latency margin; then the fewest seats",
     "margin": "the largest smallest latency margin among those that pass; then the lowest cost per hour; then the fewest seats",
     "capacity": "the largest capacity among those that pass; then the lowest cost per hour; then the fewest seats",
 }
 
 
-def recommend(candidates: Sequence[Candidate], pick: Pick) -> Recommended | None:
+def recommend(
+    candidates: Sequence[Candidate], pick: Pick, sources: Mapping[str, Source] = MappingProxyType({})
+) -> Recommended | None:
     """The candidate that the rule picks among those that pass; None where none does.
 
     A device without a known price stands behind every priced one in the rule "cheapest"; where no price is known at
-    all the margin decides, and the rule that is recorded says so.
+    all the margin decides, and the rule that is recorded says so. `sources` says how each basis is known, for the rule
+    "measured".
     """
     passing = [c for c in candidates if c.verdict == "pass"]
     if not passing:
@@ -31,16 +40,22 @@ def recommend(candidates: Sequence[Candidate], pick: Pick) -> Recommended | None
     rule = RULES[pick]
     if pick == "cheapest" and all(c.cost is None for c in passing):
         rule = f"no price is known for any that pass, so: {RULES['margin']}"
-    best = min(passing, key=lambda c: _key(c, pick))
+    best = min(passing, key=lambda c: _key(c, pick, sources))
     return Recommended(id=best.id, rule=rule)
 
 
-def _key(c: Candidate, pick: Pick) -> tuple[float, ...]:
+def _key(c: Candidate, pick: Pick, sources: Mapping[str, Source]) -> tuple[float, ...]:
     price = math.inf if c.cost is None else c.cost.usd_per_hour
     tight = -round(latency_margin(c), 3)
     capacity = -(c.capacity.req_per_s if c.capacity else 0.0)
-    order = {"cheapest": (price, tight), "margin": (tight, price), "capacity": (capacity, price)}[pick]
-    return (*order, float(c.seats), float(c.memory.needed_bytes))
+    order: dict[Pick, tuple[float, ...]] = {
+        "measured": (_KNOWN[sources.get(c.basis, "assumed")], price, tight),
+        "cheapest": (price, tight),
+        "margin": (tight, price),
+        "capacity": (capacity, price),
+    }
+    first = order[pick]
+    return (*first, float(c.seats), float(c.memory.needed_bytes))
 
 
 def latency_margin(c: Candidate) -> float:

@@ -81,7 +81,7 @@ def make_plan(spec: PlanSpec, *, jobs: int = 1, ray_address: str | None = None, 
     candidates = [c for found in many.run(_search_group, work, shared) for c in found]
     by_basis = {base.basis.id: base for base in bases}
     candidates = _with_capacity(candidates, by_basis, shared, many)
-    best = pick.recommend(candidates, spec.pick)
+    best = pick.recommend(candidates, spec.pick, {base.basis.id: base.basis.source for base in bases})
     near = None if best else pick.nearest(candidates)
     assumptions, changes = _tried(best or near, candidates, by_basis, shared, many)
     no = nothing.why(candidates, near, bases, shared.spec, shared.schedules[0]) if best is None else None

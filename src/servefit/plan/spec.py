@@ -10,7 +10,7 @@ from servefit.objectives import Targets
 from servefit.units import parse_seconds
 from servefit.workload.workload import Workload
 
-Pick = Literal["cheapest", "margin", "capacity"]
+Pick = Literal["measured", "cheapest", "margin", "capacity"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
