@@ -17,8 +17,8 @@ import click
 
 from servefit.errors import AnswerIsNo, ServefitError
 
-WORKLOAD = {"n": 60, "isl": 256, "osl": 48}
-"""What the tour plans for: one request of this shape after another, at a rate that this machine can be asked to carry."""
+WORKLOAD = {"n": 96, "concurrency": 16, "isl": 256, "osl": 48}
+"""What the tour plans for: sixteen users, each asking again when answered."""
 GOODPUT_FRAC = 0.95
 CATALOGUE = ("raspberry-pi-4", "l4", "rtx-4090", "m4-max-36gb")
 """Beside this machine: a small CPU that the floor alone rules out, and devices whose rows are lower bounds."""
@@ -47,7 +47,7 @@ def command(out: Path, force: bool) -> None:
             _run("measure", "tour", "-n", "10", "--isl", "32", "--osl", "32", "--out", "runs/short")
             _run("measure", "tour", "-n", "10", "--isl", "1000", "--osl", "32", "--out", "runs/long")
             _run(
-                "measure", "tour", "-n", "24", "--concurrency", "4", "--isl", "256", "--osl", "48", "--out", "runs/load"
+                "measure", "tour", "-n", "24", "--concurrency", "8", "--isl", "256", "--osl", "48", "--out", "runs/load"
             )
 
             _step(3, "Why does a long prompt take so long?")
@@ -134,25 +134,19 @@ def _name_target(url: str) -> None:
 
 
 def _write_question() -> None:
-    """plan.toml and workload.toml: a rate and targets that this machine can be asked about, from what it just measured.
+    """plan.toml and workload.toml: targets that this machine can be asked about, from what it just measured.
 
     Fixed targets would all pass on a fast machine and all fail on a slow one, and then there would be nothing to decide.
-    The rate is about half of what the small load got through; the targets leave a lone request some room.
+    With 16 users and 8 seats a request waits for about one whole answer; the targets leave a third of room on that.
     """
     from servefit.objectives import summarize
     from servefit.records import load_run
 
-    load, short = summarize(load_run(Path("runs/load"))), summarize(load_run(Path("runs/short")))
-    if load.req_per_s is None or short.ttft_s.p50 is None or short.itl_s.p50 is None:
+    load = summarize(load_run(Path("runs/load")))
+    if load.e2e_s.p50 is None or load.tpot_s.p95 is None:
         raise ServefitError("The engine completed no request, so there is nothing to plan from.", hint="See runs/load.")
-    rate = _round(load.req_per_s * 0.6)
-    ttft, tpot = _round((load.ttft_s.p50 or short.ttft_s.p50) * 3 + short.ttft_s.p50), _round(short.itl_s.p50 * 3)
-    workload = [
-        f"n = {WORKLOAD['n']}",
-        f"isl = {WORKLOAD['isl']}",
-        f"osl = {WORKLOAD['osl']}",
-        f"rate_req_per_s = {rate:g}",
-    ]
+    ttft, tpot = _round(load.e2e_s.p50 * 1.3), _round(load.tpot_s.p95 * 1.35)
+    workload = [f"{name} = {value}" for name, value in WORKLOAD.items()]
     Path("workload.toml").write_text("\n".join(workload) + "\n", encoding="utf-8")
     devices = ", ".join(f'"{d}"' for d in ("this-machine", *CATALOGUE))
     Path("plan.toml").write_text(
@@ -180,9 +174,9 @@ def _write_question() -> None:
         encoding="utf-8",
     )
     click.echo(
-        f"\nThe question, in plan.toml: {rate:g} requests a second of {WORKLOAD['isl']} tokens in and {WORKLOAD['osl']} out; "
-        f"p99 TTFT at most {ttft * 1e3:g} ms, p99 TPOT at most {tpot * 1e3:g} ms, all of it in memory, {GOODPUT_FRAC:.0%} of the requests "
-        "good. Rate and targets follow from what was measured above."
+        f"\nThe question, in plan.toml: {WORKLOAD['concurrency']} users, each asking again when answered, {WORKLOAD['isl']} tokens in "
+        f"and {WORKLOAD['osl']} out; p99 TTFT at most {ttft * 1e3:g} ms, p99 TPOT at most {tpot * 1e3:g} ms, all of it in memory, "
+        f"{GOODPUT_FRAC:.0%} of the requests good. The targets follow from what the load of 8 users just measured."
     )
 
 
