@@ -2,10 +2,11 @@
 
 The kernel is the C library's `strnlen` over bytes that are not zero: it has to look at every byte, in order, with the widest
 loads it knows, and ctypes lets go of the interpreter's lock while it does, so threads add up. On a 2-core Xeon virtual
-machine with glibc 2.36 it read 25.2 to 27.2 GB/s from buffers of 256 MB and more, where an AVX-512 read loop in C read
-25.4 to 26.4 (`bench/` has the comparison); `memcmp`, with two streams a thread, read 28 to 29, `memchr` 22, and
-`zlib.adler32` 3. A model's weights are read once each token, so reading, not copying, is the right kernel: copies counted
-both ways come out 1.6 times higher on the same machine.
+machine with glibc 2.36 (2026-11-30) two threads read 27.2, 25.2 and, disturbed, 16.8 GB/s from 256 MiB, 1 and 2 GiB, where
+an AVX-512 read loop in C read 25.4, 25.6 and 25.9; `memcmp`, with two streams a thread, read 28 to 29, `memchr` 22, and
+`zlib.adler32` 3. `bench/bandwidth.py` repeats the comparison. A model's weights are read once each token, so reading, not
+copying, is the right kernel: copies counted both ways come out 1.6 times higher on the same machine. A busy machine reads
+several times less, which is why `check` records the load beside the figure.
 """
 
 import ctypes
@@ -18,11 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-MB: Final = 10**6
 MIB: Final = 2**20
 SIZES_BYTES: Final = (8 * MIB, 32 * MIB, 64 * MIB, 96 * MIB, 128 * MIB, 256 * MIB, 512 * MIB, 1024 * MIB, 2048 * MIB)
-MEASURED_NOT_C_FRAC: Final = 0.05
-"""How far the kernel was from a loop in C where both were tried (see above)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
