@@ -1,0 +1,77 @@
+"""The probes fit the server's context, are sized by its pace, and teach a real engine."""
+
+import time
+from itertools import pairwise
+
+import pytest
+
+from servefit.calibrate.learn import learn
+from servefit.calibrate.probes import FULL, QUICK, Pace, deep, expected_s, join, lone, probe_server, stairs
+
+PACE = Pace(itl_s=0.010, ttft_s={32: 0.05, 128: 0.1, 512: 0.3, 1000: 0.6})
+
+
+@pytest.mark.parametrize("size", [FULL, QUICK])
+@pytest.mark.parametrize("context_tok", [256, 1024, 8192])
+def test_no_probe_leaves_the_context(size, context_tok):
+    """Prompt and answer of every request fit the context that the server says it has."""
+    for make in (lone, stairs, deep, join):
+        for probe in make(size, PACE, context_tok):
+            assert all(r.isl + r.osl <= context_tok for r in probe.requests), probe.name
+
+
+def test_lone_lengths_are_interleaved():
+    """Up and down, so that a machine that slows down does not look like long prompts that cost more."""
+    (probe,) = lone(FULL, None, 8192)
+    lengths = [r.isl for r in probe.requests]
+    n = len(FULL.lone_tok)
+    assert lengths[:n] == sorted(lengths[:n])
+    assert lengths[n : 2 * n] == sorted(lengths[:n], reverse=True)
+    assert probe.users == 1
+
+
+def test_stairs_step_down():
+    """Every answer is longer than the one before by the same number of tokens."""
+    for probe in stairs(FULL, PACE, 2048):
+        assert {b.osl - a.osl for a, b in pairwise(probe.requests)} == {FULL.stair_tok}
+        assert probe.users == len(probe.requests)
+
+
+def test_who_joins_finds_the_base_still_decoding():
+    """The base's answer, at a lone request's pace, lasts until the last prompt has come."""
+    for probe in join(FULL, PACE, 8192):
+        base = probe.requests[0]
+        stalls = sum(PACE.ttft(r.isl) for r in probe.requests if r.due_s)
+        assert base.osl * PACE.itl_s + stalls > max(r.due_s for r in probe.requests)
+
+
+def test_pace_is_straight_between_lengths():
+    """Halfway between 128 (0.1 s) and 512 (0.3 s) tokens lies 0.2 s; beyond the last it grows in proportion."""
+    assert PACE.ttft(320) == pytest.approx(0.2)
+    assert PACE.ttft(2000) == pytest.approx(1.2)
+
+
+def test_a_slow_server_is_asked_less():
+    """At a hundred times the pace a probe is expected to take a hundred times as long, so the budget leaves it out."""
+    slow = Pace(itl_s=1.0, ttft_s={k: 100 * v for k, v in PACE.ttft_s.items()})
+    (probe,) = stairs(QUICK, PACE, 2048)
+    assert expected_s(probe, slow) == pytest.approx(100 * expected_s(probe, PACE))
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_the_embedded_engine_is_learned(tmp_path):
+    """Quick probes of the real engine give a step time above nothing, its policy from behaviour, and small residuals."""
+    from servefit.calibrate.recognise import recognise
+    from servefit.measure import engines
+    from servefit.measure.probe import find_endpoint
+
+    with engines.start("embedded", policy="chunked", seats=4, budget_tok=128) as engine:
+        runs = dict(probe_server(find_endpoint(engine.url), tmp_path, size=QUICK, clock=time.monotonic))
+    assert set(runs) == {"lone", "stairs-16", "deep-4x400", "join-1", "again"}
+    assert recognise(list(runs.values())).seats == 4
+    found = learn(list(runs.values()), names=list(runs), force=True)
+    assert found.batching.policy == "chunked"
+    assert found.step.const_s + found.step.per_seq_s > 0.001
+    assert found.step.per_prefill_tok_s > 0
+    assert found.kv_tok

@@ -1,0 +1,72 @@
+"""`servefit calibrate`: from run folders to a file, words and one JSON object; what is wrong is a sentence."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from calibrate.synthetic import probe_like
+from servefit.calibrate.calibration import load_calibration
+from servefit.cli.calibrate import command
+from servefit.errors import ServefitError
+from servefit.records import content_sha256, save_run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Five saved runs of a synthetic server."""
+    root = tmp_path_factory.mktemp("runs")
+    for i, run in enumerate(probe_like()):
+        save_run(run, root / f"probe-{i}")
+    return sorted(root.iterdir())
+
+
+def invoke(*args):
+    """The command's result; exceptions pass through."""
+    return CliRunner().invoke(command, [str(a) for a in args], catch_exceptions=False)
+
+
+def test_runs_become_a_calibration(folders, tmp_path):
+    """The file names its runs by hash, and people get words, a table and the next step."""
+    out = tmp_path / "c.json"
+    result = invoke(*folders, "--out", out, "--device", "m4-max-36gb")
+    assert result.exit_code == 0, result.output
+    found = load_calibration(out)
+    assert found.runs == {f.name: content_sha256(f) for f in folders}
+    assert found.device == "m4-max-36gb"
+    for part in (
+        "One request alone gets a token every",
+        "Batching: continuous",
+        "what a step pays for",
+        "next: servefit plan",
+    ):
+        assert part in result.output
+
+
+def test_json_is_one_object(folders, tmp_path):
+    """Stdout holds one object with the coefficients and the words."""
+    value = json.loads(invoke(*folders, "--out", tmp_path / "c.json", "--json").output)
+    assert {"step", "coefficients", "domain", "residuals", "batching", "words", "file"} <= value.keys()
+
+
+def test_export_and_import(folders, tmp_path):
+    """A colleague's export becomes one's own calibration, with its provenance."""
+    invoke(*folders, "--out", tmp_path / "c.json", "--export", tmp_path / "e.json")
+    result = invoke("--import", tmp_path / "e.json", "--out", tmp_path / "mine.json")
+    assert "imported from e.json" in result.output
+    assert load_calibration(tmp_path / "mine.json").step == load_calibration(tmp_path / "c.json").step
+    assert "probe-0" not in (tmp_path / "e.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ((), "No target and no run"),
+        (("http://127.0.0.1:9", "http://127.0.0.1:8"), "is no run, and only one target"),
+        (("--import", "nowhere.json"), "does not exist"),
+    ],
+)
+def test_wrong_use_is_a_sentence(args, sentence, tmp_path):
+    """Nothing named, two targets, a file that is not there."""
+    with pytest.raises(ServefitError, match=sentence):
+        invoke(*args, "--out", tmp_path / "c.json")
