@@ -8,7 +8,8 @@ from pathlib import Path
 from servefit.decide.bundle import inputs_of, name_runs
 from servefit.decide.choice import choose
 from servefit.decide.quantities import Ledger, Measured
-from servefit.decide.writeup import Choices, write
+from servefit.decide.sections import Choices
+from servefit.decide.writeup import write
 from servefit.plan.files import load_plan, save_plan
 from servefit.plan.plan import Plan
 from servefit.records import RequestRecord, Run, RunHeader, content_sha256, load_run, save_run

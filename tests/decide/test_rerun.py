@@ -11,8 +11,9 @@ from servefit.decide.choice import choose
 from servefit.decide.decision import load_decision
 from servefit.decide.quantities import Ledger
 from servefit.decide.rerun import rerun
+from servefit.decide.sections import Choices
 from servefit.decide.verify import verify
-from servefit.decide.writeup import Choices, write
+from servefit.decide.writeup import write
 from servefit.errors import ServefitError
 from servefit.objectives import Targets
 from servefit.plan.files import load_plan, save_plan

@@ -70,6 +70,29 @@ def test_a_margin_inside_its_interval_is_thin(plan, tmp_path):
     assert codes(path) == {"THIN"}
 
 
+def test_many_that_pass_are_grouped(plan, tmp_path):
+    """Beyond a dozen, a group gets a line with its range and why it was rejected; the file still verifies."""
+    first = plan.candidate(plan.recommended.id)
+    others = []
+    for policy, extra, usd in (("continuous", 10**9, 1.79), ("static", 0, 2.5), ("dynamic", 0, None)):
+        for seats in (16, 24, 32, 48, 64):
+            memory = replace(first.memory, needed_bytes=first.memory.needed_bytes + extra)
+            cost = replace(first.cost, usd_per_hour=usd) if usd else None
+            id_ = first.id.replace("chunked/seats16", f"{policy}/seats{seats}")
+            others.append(replace(first, id=id_, policy=policy, seats=seats, memory=memory, cost=cost))
+    many = replace(plan, candidates=plan.candidates + tuple(others))
+    save_plan(many, tmp_path / "plan.json")
+    path = make_case(tmp_path, runs=0, plan=many)
+    text = path.read_text()
+    assert not verify(path).findings
+    assert "Takes more memory (+1.00 GB<!--with/continuous#delta.memory-->) and carries no more." in text
+    assert "Dearer by +$0.71/h<!--with/static#delta.cost-->." in text
+    assert "Has no known price." in text
+    gone = "\n".join(line for line in text.split("\n") if "any/static#" not in line)
+    path.write_text(gone)
+    assert [f.code for f in verify(path).findings] == ["MISSING"] * 5
+
+
 def test_a_plan_that_contradicts_itself_is_found(plan, tmp_path):
     """A margin or verdict in the plan that does not follow from its own values."""
     for changes in ({"margin": 0.9}, {"verdict": "fail"}):

@@ -50,7 +50,8 @@ def _write(said: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
     from servefit.decide.bundle import inputs_of, name_runs
     from servefit.decide.choice import choose
     from servefit.decide.quantities import Ledger, Measured
-    from servefit.decide.writeup import Choices, write
+    from servefit.decide.sections import Choices
+    from servefit.decide.writeup import write
     from servefit.files import write_text
     from servefit.plan.files import load_plan
     from servefit.records import load_run
@@ -111,8 +112,8 @@ def _also(path: Path, said: dict[str, Any]) -> None:
 
 
 def _say(path: Path, said: dict[str, Any], notes: tuple[str, ...]) -> None:
+    from servefit.decide.prose import spelled
     from servefit.decide.verify import verify
-    from servefit.decide.writeup import spelled
 
     report = verify(path)
     assert report.ledger is not None, f"{path} was written from a plan that was just read"

@@ -14,9 +14,9 @@ from servefit.charts.figures import Chart
 from servefit.decide.against import MARK
 from servefit.decide.decision import Binding
 from servefit.decide.figures import figures
+from servefit.decide.prose import spelled
 from servefit.decide.quantities import Ledger, Quantity
 from servefit.decide.verify import Report
-from servefit.decide.writeup import spelled
 from servefit.errors import ServefitError
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

@@ -10,9 +10,9 @@ from dataclasses import replace
 from servefit import __version__
 from servefit.decide.decision import at
 from servefit.decide.findings import Finding
+from servefit.decide.prose import spelled
 from servefit.decide.quantities import Ledger, Quantity
 from servefit.decide.verify import Report
-from servefit.decide.writeup import spelled
 from servefit.errors import ServefitError
 from servefit.plan.search import simulate_again
 from servefit.plan.spec import PlanSpec

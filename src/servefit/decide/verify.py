@@ -11,8 +11,8 @@ from servefit.decide.against import MARK, evaluate_on, expressions, hold_against
 from servefit.decide.bundle import MANIFEST, confined
 from servefit.decide.decision import SECTIONS, Binding, Decision, Input, at, load_decision
 from servefit.decide.findings import Finding, Level
+from servefit.decide.prose import spelled
 from servefit.decide.quantities import Ledger, Measured, Quantity, check_verdict, verdict
-from servefit.decide.writeup import spelled
 from servefit.decide.written import UNITS, agrees, respell
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.objectives import margin
