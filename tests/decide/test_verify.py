@@ -59,6 +59,20 @@ def test_a_failing_configuration_needs_a_reason(plan, tmp_path):
     assert not verify(path).holds
 
 
+def test_a_configuration_that_was_not_simulated_can_be_written(plan, tmp_path):
+    """Where nothing was observed "-" is written and verified, and the overturning expression is still understood."""
+    nothing = {"value": None, "interval": None, "margin": None, "verdict": "fail"}
+    first = plan.candidates[0]
+    checks = tuple(replace(k, **nothing) if k.name != "memory" else k for k in first.checks)
+    bare = replace(plan, candidates=(replace(first, figures=None, checks=checks), *plan.candidates[1:]))
+    save_plan(bare, tmp_path / "plan.json")
+    path = make_case(tmp_path, runs=0, plan=bare, candidate=first.id, despite="It is all we have.")
+    assert "| p99 TTFT | at most 500 ms<!--ttft.target--> | -<!--ttft.value--> |" in path.read_text()
+    report = verify(path)
+    assert report.holds
+    assert {f.code for f in report.findings} == {"FAILS"}
+
+
 def test_a_margin_inside_its_interval_is_thin(plan, tmp_path):
     """A candidate that is too close to call is not a pass."""
     best = plan.recommended.id

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Literal
 
 from servefit.decide.decision import Binding, Decision
-from servefit.decide.quantities import Ledger, Measured, Quantity
+from servefit.decide.quantities import Ledger, Measured, Quantity, run_quantities
 from servefit.decide.written import NUMBER, SAID, UNITS, parse_quantity, show
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.expressions import evaluate, names_in
 from servefit.plan.plan import Plan
-from servefit.records import Run, load_run
+from servefit.records import Run, RunHeader, load_run
 from servefit.stats import is_slowest
 
 MARK = "overturns"
@@ -52,16 +52,11 @@ def vocabulary(ledger: Ledger, run: str | None) -> dict[str, Quantity]:
     base = ledger.scope("")
     targets = {name: q for name, q in base.items() if name.endswith(".target") and not name.startswith("range.")}
     if run is None:
-        figures = {
-            n: q for n, q in base.items() if n.startswith(("ttft.", "tpot.", "itl.", "e2e.", "goodput.", "failed"))
-        }
-        more = {n: base[n] for n in ("n", "ok", "output.rate", "throughput", "duration") if n in base}
-        gaps = {
-            f"gap.{n}": Quantity(name=f"gap.{n}", value=0.0, dim="frac", formula="")
-            for n, q in (figures | more).items()
-            if q.dim != "text"
-        }
-        return gaps | figures | more | targets
+        nothing = Run(header=RunHeader(kind="measured"), rows=())
+        names = {q.name: q for q in run_quantities(nothing, ledger.plan.spec.targets, source="")}
+        figures = names | {name: base[name] for name in names if name in base}
+        gaps = (replace(q, name=f"gap.{n}", value=0.0, dim="frac") for n, q in figures.items())
+        return {q.name: q for q in gaps} | figures | targets
     return dict(ledger.scope(f"run/{run}")) | targets
 
 

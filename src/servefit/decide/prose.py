@@ -27,6 +27,15 @@ def flat(text: str) -> str:
     return re.sub(r"\s+", " ", text.replace("<!--", "").replace("-->", "")).strip()
 
 
+def shortened(text: str) -> str:
+    """`text`, or its beginning with an ellipsis where it is long; the whole of it stands in the plan.
+
+    >>> shortened("a short one")
+    'a short one'
+    """
+    return text if len(text) <= LONG_CHARS else text[: text.rfind(" ", 0, LONG_CHARS)] + " ..."
+
+
 def sentence(text: str) -> str:
     """`text` with its first letter large and nothing else changed."""
     return text[:1].upper() + text[1:]
@@ -45,7 +54,7 @@ def aside(text: str) -> str:
     for at in range(start + 1, len(text)):
         depth += (text[at] == "(") - (text[at] == ")")
         if depth == 0:
-            return f"{text[: start + 2]}{word(text[start + 2 : at])}{text[at:]}"
+            return f"{text[: start + 2]}{word(shortened(text[start + 2 : at]))}{text[at:]}"
     return text
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from servefit.decide.against import MARK
 from servefit.decide.decision import numbers_in
-from servefit.decide.prose import aside, flat, sentence, spelled, table, word
+from servefit.decide.prose import aside, flat, sentence, shortened, spelled, table, word
 from servefit.decide.quantities import PERCENTILES, Ledger, Quantity, check_label, group_id, verdict
 from servefit.decide.written import Written, agrees
 from servefit.plan.plan import Assumption, Candidate, Check, Plan
@@ -102,7 +102,7 @@ class Page:
         yield "## Evidence"
         yield ""
         yield (
-            f"At {self._load()}, {self.b('load.isl')} in and {self.b('load.osl')} out on average (the longest request "
+            f"{self._load()}, {self.b('load.isl')} in and {self.b('load.osl')} out on average (the longest request "
             f"reaches {self.b('load.context')}), {self.b('load.n')} requests in each of {self.b('seeds')} schedules from "
             f"seed {self.b('seed')}; every candidate saw the same ones."
         )
@@ -131,7 +131,7 @@ class Page:
             yield ""
         basis = self.ledger.plan.basis(c.basis)
         error = f", within {self.b('basis.error')}" if self.has("basis.error") else ", with an error that is not known"
-        yield f"Step times are {self.b('basis.source')} ({word(basis.origin)}){error}."
+        yield f"Step times are {self.b('basis.source')} ({word(shortened(basis.origin))}){error}."
         if basis.lower_bound:
             yield "They rest on the datasheet alone: every time above is a lower bound, because overhead is unknown."
         yield ""
@@ -142,10 +142,10 @@ class Page:
     def _load(self) -> str:
         work = self.ledger.plan.spec.workload
         if work.rate_req_per_s is not None:
-            return f"{self.b('load.rate')} ({word(work.arrivals)} arrivals)"
+            return f"At {self.b('load.rate')} ({word(work.arrivals)} arrivals)"
         if work.concurrency is not None:
-            return f"{self.b('load.concurrency')} users, each sending again when its answer is complete"
-        return f"the trace {word(work.trace)}" if work.trace else "a load in stages"
+            return f"With {self.b('load.concurrency')} users, each sending again when its answer is complete"
+        return f"On the trace {word(work.trace)}" if work.trace else "Under a load in stages"
 
     def passing_range(self) -> Iterator[str]:
         yield "### The passing range"
