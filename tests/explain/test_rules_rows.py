@@ -44,6 +44,20 @@ def test_the_servers_own_queue_times_make_it_sure():
     assert cause(diagnose_run(told), "seats_full").certainty == "shown"
 
 
+def test_a_saturated_closed_loop_without_queue_times():
+    """Nobody met an empty server during the load: the warm-up's requests say what reading takes, or the server's own times do."""
+    run = simulate(n=24, users=8, seats=2)
+    warm = [
+        stream(90, -9.0, 0.05, [0.01], phase="warmup", isl=60),
+        stream(91, -5.0, 0.12, [0.01], phase="warmup", isl=187),
+    ]
+    assert codes(replace(run, rows=(*warm, *run.rows)))[0] == "seats_full"
+    told = replace(run, rows=tuple(replace(r, server={"prefill_s": 0.04}) for r in run.rows))
+    found = diagnose_run(told).causes[0]
+    assert found.code == "seats_full"
+    assert "own reading time" in found.saw
+
+
 def test_one_seat_in_an_open_loop():
     """A server that serves one at a time, near its capacity: waiting, one seat."""
     found = diagnose_run(simulate(n=60, rate=1.5, policy="none"))
@@ -202,6 +216,15 @@ def test_a_disturbed_machine():
     rng = random.Random(5)
     rows = [stream(i, i * 5.0, 0.1, [rng.choice([0.010, 0.016, 0.025])] * 40) for i in range(12)]
     assert codes(by_hand(rows)) == ["host_trouble"]
+
+
+def test_a_crowded_machine_is_said_even_where_it_is_even():
+    """Seven wait for two cores: evenly slow, and still the machine, as a possibility."""
+    rows = [stream(i, i * 5.0, 0.1, [0.06] * 40) for i in range(6)]
+    crowd = {"machine": {"cores": 2, "load_1min": 6.6}, "endpoint": {"url": "http://127.0.0.1:8080"}}
+    assert cause(diagnose_run(by_hand(rows, **crowd)), "host_trouble").certainty == "possible"
+    far = crowd | {"endpoint": {"url": "https://api.example.com"}}
+    assert codes(by_hand(rows, **far)) == []
 
 
 def test_stolen_time_is_shown():

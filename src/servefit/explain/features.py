@@ -52,6 +52,10 @@ def fit_reading(run: Run) -> Reading | None:
     alone = [r for r in rows if by_id[id(r)] <= 0]
     how = f"from {len(alone)} requests that met an empty server"
     if len(alone) < 3 and len(alone) < len(rows):
+        # the warm-up's requests met an empty server too, before the load
+        alone += [r for r in run.rows if r.phase == "warmup" and r.ok and r.ttft_s is not None and r.isl is not None]
+        how = f"from {len(alone)} requests that met an empty server, the warm-up's among them"
+    if len(alone) < 2 and len(alone) < len(rows):
         fastest = sorted(rows, key=lambda r: (r.ttft_s or 0.0) / max(r.isl or 1, 1))
         alone = fastest[: max(len(rows) // 4, 1)]
         how = f"from the fastest {len(alone)} of {len(rows)} requests"

@@ -12,6 +12,10 @@ def waits_s(features: Features) -> tuple[list[float], str]:
     told = [(r.server or {}).get("queue_s") for r in features.rows]
     if told and all(w is not None for w in told):
         return [w or 0.0 for w in told], "by the server's own clock"
+    read = [(r.server or {}).get("prefill_s") for r in features.rows]
+    if read and all(p is not None for p in read):
+        own = [max((r.ttft_s or 0.0) - (p or 0.0), 0.0) for r, p in zip(features.rows, read, strict=True)]
+        return own, "TTFT beyond the server's own reading time"
     how = features.reading.how if features.reading else "unknown"
     return list(features.excess_s), f"beyond what reading takes, {how}"
 
@@ -28,7 +32,7 @@ def queueing(case: Case) -> Cause | None:
     told = how.startswith("by the server")
     together = spearman([float(n) for n in f.under_way], waits)
     varied = min(f.under_way) != max(f.under_way)
-    if not told and varied and together < 0.3:
+    if not told and varied and together < 0.3 and slow_wait < 0.6 * slow_ttft:
         return None
     typical = percentile(waits, 50) or 0.0
     seats = full_seats(f, waits)

@@ -235,14 +235,21 @@ def host_trouble(case: Case) -> Cause | None:
     uneven = _uneven(f)
     if uneven:
         said.append(uneven)
-    if not said or (not uneven and not steal >= 0.05 and "client_saturated" not in codes and "client_lag" not in codes):
+    crowded = busy and load >= 2 * cores  # evenly slow is disturbed too
+    if not said or (
+        not uneven
+        and not crowded
+        and not steal >= 0.05
+        and "client_saturated" not in codes
+        and "client_lag" not in codes
+    ):
         return None
     sure = steal >= 0.05 or bool(codes & {"client_saturated", "client_lag"})
     return Cause(
         code="host_trouble", title="The machine is disturbed: load, threads or a neighbour, not the model", half="type",
         saw="; ".join(said) + ".",
         confirm="Close what else runs (top), give the engine as many threads as free cores, and measure again.",
-        certainty="shown" if sure else "likely" if busy else "possible", weight_s=_lost_s(f), value=load or None,
+        certainty="shown" if sure else "likely" if busy and uneven else "possible", weight_s=_lost_s(f), value=load or None,
     )  # fmt: skip
 
 

@@ -1,0 +1,53 @@
+"""Causes provoked on the real engines that come with servefit, measured over loopback, and named from what was measured.
+
+Nothing here asserts a time: a busy machine is slower, and `host_trouble` beside the cause is then simply true.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from servefit.explain.rules import diagnose_run
+from servefit.measure import engines
+from servefit.measure.probe import find_endpoint
+from servefit.measure.run import Options, measure
+from servefit.records import Run
+from servefit.workload.workload import Lengths, Workload
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+BESIDE = {"host_trouble", "cold_start"}
+
+
+def untold(run: Run) -> Run:
+    """The same run as seen from outside: without the server's own times."""
+    return replace(run, rows=tuple(replace(r, server=None) for r in run.rows))
+
+
+def named(run: Run) -> set[str]:
+    """The causes found, those of this machine apart."""
+    return {c.code for c in diagnose_run(run).causes} - BESIDE
+
+
+@pytest.mark.parametrize("name", ["embedded", "llamacpp"])
+def test_full_seats(name: str, tmp_path: Path):
+    """Four users on one seat: waiting for a seat, with and without the server's own times."""
+    workload = Workload(n=8, isl=Lengths(mean=48), osl=Lengths(mean=12), concurrency=4)
+    with engines.start(name, policy="none", seats=1, context_tok=512) as engine:
+        run = measure(find_endpoint(engine.url), workload, Options(out=tmp_path / "run"))
+    assert "seats_full" in named(run)
+    assert named(untold(run)) & {"seats_full", "queueing"}
+
+
+@pytest.mark.parametrize("name", ["embedded", "llamacpp"])
+def test_cached_prefix_and_long_prompt(name: str, tmp_path: Path):
+    """The same long text again is a cache, where one is on; new long prompts are long prompts, and no cache."""
+    text = "You answer questions about the rules of our shop. " * 60
+    again = Workload(n=4, osl=Lengths(mean=4), concurrency=1)
+    new = Workload(n=3, isl=Lengths(mean=600), osl=Lengths(mean=4), concurrency=1)
+    with engines.start(name, seats=2, context_tok=1024, prefix_cache=True) as engine:
+        endpoint = find_endpoint(engine.url)
+        cached = measure(endpoint, again, Options(out=tmp_path / "again", prompt=text))
+        fresh = measure(endpoint, new, Options(out=tmp_path / "new"))
+    assert "cached_prefix" in named(cached)
+    assert named(fresh) == {"long_prompt"}
