@@ -28,6 +28,7 @@ from servefit.workload.workload import Lengths, Workload
 @click.option("--dialect", default="", help="openai-chat, openai-completions, ollama-chat, ollama-generate, anthropic.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/<time>-<target>]")
+@click.option("--until", metavar="p95=5%", help="Stop once TTFT's p95 is known to 5%; -n is then the most.")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out.")
 @click.option("--keep-text", is_flag=True, help="Keep the model's output in the rows.")
 @click.option(
@@ -50,6 +51,7 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
     from servefit.cli.spend import capped
     from servefit.measure.client import Limits
     from servefit.measure.run import Options, default_folder, measure
+    from servefit.measure.until import Until
 
     if given.pop("selftest"):
         from servefit.cli.measure_show import show_selftest
@@ -72,6 +74,7 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
             resume=given["resume"],
             limits=Limits(silent_s=given["timeout_s"]),
             progress=progress,
+            until=Until(given["until"]) if given["until"] else None,
         )
         try:
             with capped(options, endpoint, workload) as limited:
@@ -119,6 +122,8 @@ def read_workload(given: dict[str, Any]) -> Workload:
         base = load_workload(given["workload_file"])
     if given.get("rate") is not None and given.get("concurrency") is not None:
         raise ServefitError("Both --rate and --concurrency are given.", hint="Choose one: open loop or closed loop.")
+    if given.get("until") and given.get("n") is None and given.get("workload_file") is None:
+        base = replace(base, n=2000)
     changes: dict[str, Any] = {
         name: given[name] for name in ("n", "arrivals", "burstiness", "ramp_s", "seed") if given.get(name) is not None
     }

@@ -54,6 +54,10 @@ class Endpoint:
         """The whole HTTP request, ready to send."""
         return self._http("POST", self.dialect.path, self.dialect.ask(ask))
 
+    def get_wire(self, path: str) -> bytes:
+        """The HTTP request that reads `path`."""
+        return self._http("GET", path)
+
     def _http(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
         payload = b"" if body is None else json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         host = self.url.origin.partition("://")[2]

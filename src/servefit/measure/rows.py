@@ -239,9 +239,8 @@ def spread_tokens(total: int, sizes: list[int]) -> tuple[int, ...]:
     """
     assert total >= len(sizes), f"{total} tokens cannot fill {len(sizes)} arrivals"
     extra, weight = total - len(sizes), sum(sizes)
-    shares = [extra * size / weight for size in sizes]
-    out = [1 + int(share) for share in shares]
-    order = sorted(range(len(sizes)), key=lambda i: (-(shares[i] - int(shares[i])), i))
+    out = [1 + extra * size // weight for size in sizes]
+    order = sorted(range(len(sizes)), key=lambda i: (-(extra * sizes[i] % weight), i))
     for i in order[: total - sum(out)]:
         out[i] += 1
     return tuple(out)

@@ -21,6 +21,8 @@ from servefit.measure.pace import ClosedLoop, OpenLoop, Pace
 from servefit.measure.probe import Endpoint, accept, complain, discover, learn_tokens
 from servefit.measure.prompts import PromptMaker, make_prompt
 from servefit.measure.rows import Planned, make_row
+from servefit.measure.server_side import ask_metrics, difference
+from servefit.measure.until import Until
 from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
 from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request, schedule_sha256
@@ -58,7 +60,8 @@ class Options:
     kernel_clock: bool = True
     limits: Limits = field(default_factory=Limits)
     progress: Callable[[Progress], None] | None = None
-    stop_early: Callable[[Sequence[RequestRecord]], bool] | None = None
+    until: Until | None = None
+    """Ends the load once it has seen enough; what is under way is still waited for."""
     may_send: Callable[[str, int, int], bool] | None = None
     """Asked before each request (its id, prompt tokens, answer tokens): False ends the load, as at a spend cap."""
     settled: Callable[[RequestRecord], None] | None = None
@@ -110,6 +113,7 @@ def measure(
         left = [r for r in requests if str(r.id) not in done]
         load = Load(prepared, workload, left, options, writer, base_s=base_s)
         interrupted = False
+        before = ask_metrics(prepared.endpoint)
         try:
             load.drive()
         except KeyboardInterrupt:
@@ -118,6 +122,7 @@ def measure(
         finally:
             load.close()
         health = load.health()
+        header = replace(header, server=difference(before, ask_metrics(prepared.endpoint)) if before else {})
         held = None if options.resume or load.rows is None else [*prepared.rows, *load.rows]
         rows = held if held is not None else list(iter_rows(options.out))
         final = judge_run(Run(header=header, rows=tuple(rows)), health, workload, interrupted=interrupted)
@@ -125,6 +130,8 @@ def measure(
             word = Finding(code="capped", level="note", message=f"The spend cap ended the load after {load.recorded} requests.",
                            hint="Raise [caps] in servefit.toml, or ask for less.")  # fmt: skip
             final = replace(final, findings=(*final.findings, word))
+        if options.until is not None:
+            final = replace(final, findings=(*final.findings, options.until.finding()))
         final = replace(final, finished=not interrupted)
         writer.finish(final, finished=not interrupted)
     if interrupted:
@@ -194,7 +201,6 @@ class Load:
         self._by_status: Counter[str] = Counter()
         self._ttft: deque[float] = deque(maxlen=1000)
         self._itl: deque[float] = deque(maxlen=5000)
-        self._recent: deque[RequestRecord] = deque(maxlen=1000)
         self._late_ns: list[int] = []
         self._told_ns = 0
         self.capped = False
@@ -220,8 +226,7 @@ class Load:
                 due = self._send_due(pace)
                 if due is None and not client.busy and not self._backlog:
                     break
-                if not self._turn(pace, due):
-                    break
+                self._turn(pace, due)
         finally:
             gc.enable()
             gc.unfreeze()
@@ -230,7 +235,8 @@ class Load:
     def _send_due(self, pace: Pace) -> int | None:
         """Send all that is due; when the next is, None where nothing is until an answer ends."""
         sent = 0
-        while (due := pace.due_ns()) is not None:
+        until = self._options.until
+        while (due := pace.due_ns()) is not None and not (until is not None and until.enough):
             now = monotonic_ns()
             if due > now or sent >= 64:
                 return due
@@ -258,8 +264,8 @@ class Load:
         self.capped = not may_send(planned.id, planned.isl or 0, planned.osl or 0)
         return not self.capped
 
-    def _turn(self, pace: Pace, due: int | None) -> bool:
-        """Read once; where nothing had come, use the moment. False where enough has been measured."""
+    def _turn(self, pace: Pace, due: int | None) -> None:
+        """Read once; where nothing had come, use the moment."""
         client = self._client
         now = monotonic_ns()
         chores = bool(self._backlog) or self._unbuilt()
@@ -279,8 +285,6 @@ class Load:
         if self._options.progress is not None and now - self._told_ns > 250_000_000:
             self._told_ns = now
             self._report()
-        stop = self._options.stop_early
-        return stop is None or not ended or not stop(self._recent)
 
     def _idle(self, due: int | None) -> None:
         """One small piece of work that can wait: a row, a prompt, a fresh connection."""
@@ -355,7 +359,8 @@ class Load:
                 self.rows = None
         self._done += 1
         self._by_status[row.status] += 1
-        self._recent.append(row)
+        if self._options.until is not None:
+            self._options.until.saw(row)
         if row.ok and row.ttft_s is not None:
             self._ttft.append(row.ttft_s)
             self._itl.extend(row.itl_s[-50:])
