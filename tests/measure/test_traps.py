@@ -45,7 +45,7 @@ def test_trap(name: str, server: TrapServer, tls_server: TrapServer, pem: Path, 
     """The client says of this trap what is true of it."""
     trap = TRAPS[name]
     used = tls_server if trap.tls else server
-    run = run_trap(used.url, trap, tmp_path / "run", ca_file=str(pem))
+    run = run_trap(used.url, trap, tmp_path / "run", ca_file=str(pem), silent_s=2.0)
     verdict = judge_trap(trap, run, timed=False, speed=SPEED)
     assert not verdict.complaints, f"{verdict.complaints}: {[row.error for row in run.rows if row.error]}"
     assert len(run.load_rows) == 4
