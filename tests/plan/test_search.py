@@ -14,6 +14,8 @@ from servefit.plan.search import make_plan
 from servefit.plan.spec import GivenDevice, PlanSpec
 from servefit.workload.workload import Lengths, Workload
 
+pytestmark = pytest.mark.slow
+
 CHAT = Workload(n=120, isl=Lengths(mean=512), osl=Lengths(mean=256), rate_req_per_s=3.0)
 SLO = Targets(ttft_s=0.5, tpot_s=0.03, goodput_frac=0.9)
 QUESTION = PlanSpec(

@@ -41,7 +41,7 @@ def show_plan(plan: Plan, path: Path) -> None:
 
 def _bounds(plan: Plan) -> None:
     """What was asked, on one line: a latency promise is worth nothing without its token shape."""
-    w, spec = plan.spec.workload, plan.spec
+    w = plan.spec.workload
     load = (
         f"{fmt(w.rate_req_per_s, 2)} req/s ({w.arrivals})"
         if w.rate_req_per_s
@@ -61,7 +61,8 @@ def _bounds(plan: Plan) -> None:
     seeds = len(plan.schedule_sha256)
     click.echo(plain(f"\nasked: {load}{shape}, {fmt(w.n)} requests x {seeds} schedule{'s' if seeds > 1 else ''}"))
     click.echo(plain(f"promised: {promise}"))
-    click.echo(plain(f"chosen by: {plan.recommended.rule}" if plan.recommended else f"nearest by: {spec.pick}"))
+    if plan.recommended:
+        click.echo(plain(f"chosen by: {plan.recommended.rule}"))
 
 
 def _best(plan: Plan) -> list[Candidate]:
@@ -128,6 +129,8 @@ def _value(check: Check) -> str:
         return "-"
     if check.name in ("memory", "goodput") and check.unit == "frac":
         return show(check.value, check.unit)
+    if check.margin < -1:
+        return f"{show(check.value, check.unit)} x{fmt(1 - check.margin, 1 if check.margin > -9 else 0)}"
     sign = "+" if check.margin >= 0 else ""
     return f"{show(check.value, check.unit)} {sign}{fmt_percent(check.margin)}"
 
@@ -167,8 +170,9 @@ def _edge(edge: Edge | None) -> str:
     if not edge.reached:
         return f"edge not reached ({edge.why_not})" if edge.why_not != "one at a time" else edge.why_not
     unit = {"ttft": "s", "tpot": "s", "e2e": "s", "memory": "frac", "goodput": "frac"}.get(edge.check or "", "")
-    if edge.verdict == "too close to call":
-        return f"{edge.outside_seats}: {edge.check} {show(edge.value, unit)} is too close to call"
+    if edge.verdict == "too close to call" and edge.interval:
+        low, high = (show(value, unit) for value in edge.interval)
+        return f"{edge.outside_seats}: {edge.check} {low} to {high}, too close to call"
     return f"{edge.outside_seats}: {edge.check} {show(edge.value, unit)} misses {show(edge.target, unit)}"
 
 

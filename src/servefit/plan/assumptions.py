@@ -109,7 +109,7 @@ def tried(draft: Draft, scenario: Scenario, base: Sequence[Check] | None = None)
             if a.name not in STATIC or a.name == "memory" or a.value != b.value
         ),
         breaking=draft.known or breaking,
-        tried=None if draft.limit is None or draft.planned is None else (draft.planned, draft.limit),
+        tried=(draft.planned, draft.limit) if holds and draft.limit is not None and draft.planned is not None else None,
         changes_decision=holds and any(c.verdict != "pass" for c in after),
         details=draft.details,
     )

@@ -64,6 +64,7 @@ def _edge(members: Sequence[Candidate], seats: int, side: int) -> Edge:
         value=binding.value,
         target=binding.target,
         verdict=binding.verdict,
+        interval=binding.interval,
     )
 
 

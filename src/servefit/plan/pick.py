@@ -16,13 +16,16 @@ LATENCIES = ("ttft", "tpot", "e2e")
 
 _KNOWN: dict[Source, float] = {"measured": 0, "published": 1, "spec": 2, "assumed": 3}
 
+_COPIES = "with as many replicas as carry the peak with the headroom"
+_THEN = "then the largest smallest latency margin; then the fewest seats"
 RULES: dict[Pick, str] = {
-    "measured": "a measured step time before a published one, a published one before a datasheet's; then the lowest cost per "
-    "hour; then the largest smallest latency margin; then the fewest seats",
-    "cheapest": "the lowest cost per hour among those that pass; then the largest smallest latency margin; then the fewest seats",
-    "margin": "the largest smallest latency margin among those that pass; then the lowest cost per hour; then the fewest seats",
-    "capacity": "the largest capacity among those that pass; then the lowest cost per hour; then the fewest seats",
+    "measured": "a measured step time before a published one, a published one before a datasheet's; then the lowest cost "
+    f"per hour, {_COPIES}; {_THEN}",
+    "cheapest": f"the lowest cost per hour, {_COPIES}; {_THEN}",
+    "margin": "the largest smallest latency margin; then the lowest cost per hour; then the fewest seats",
+    "capacity": "the largest capacity; then the lowest cost per hour; then the fewest seats",
 }
+"""Each among the candidates that pass."""
 
 
 def recommend(
@@ -31,31 +34,32 @@ def recommend(
     """The candidate that the rule picks among those that pass; None where none does.
 
     A device without a known price stands behind every priced one in the rule "cheapest"; where no price is known at
-    all the margin decides, and the rule that is recorded says so. `sources` says how each basis is known, for the rule
-    "measured".
+    all, the fewest devices that carry the peak win, and the rule that is recorded says so. `sources` says how each basis
+    is known, for the rule "measured".
     """
     passing = [c for c in candidates if c.verdict == "pass"]
     if not passing:
         return None
     rule = RULES[pick]
     if pick == "cheapest" and all(c.cost is None for c in passing):
-        rule = f"no price is known for any that pass, so: {RULES['margin']}"
+        rule = f"no price is known for any that pass, so: the fewest devices that carry the peak with the headroom; {_THEN}"
     best = min(passing, key=lambda c: _key(c, pick, sources))
     return Recommended(id=best.id, rule=rule)
 
 
 def _key(c: Candidate, pick: Pick, sources: Mapping[str, Source]) -> tuple[float, ...]:
-    price = math.inf if c.cost is None else c.cost.usd_per_hour
-    tight = -round(latency_margin(c), 3)
+    copies = c.replicas if c.capacity is None else max(c.replicas, c.capacity.replicas_for_peak or 0)
+    price = math.inf if c.cost is None else c.cost.usd_per_hour / c.replicas * copies
+    tight = -round(latency_margin(c), 2)
     capacity = -(c.capacity.req_per_s if c.capacity else 0.0)
+    devices = float(c.tp * copies)
     order: dict[Pick, tuple[float, ...]] = {
-        "measured": (_KNOWN[sources.get(c.basis, "assumed")], price, tight),
-        "cheapest": (price, tight),
+        "measured": (_KNOWN[sources.get(c.basis, "assumed")], price, devices, tight),
+        "cheapest": (price, devices, tight),
         "margin": (tight, price),
         "capacity": (capacity, price),
     }
-    first = order[pick]
-    return (*first, float(c.seats), float(c.memory.needed_bytes))
+    return (*order[pick], float(c.seats), float(c.memory.needed_bytes))
 
 
 def latency_margin(c: Candidate) -> float:

@@ -188,6 +188,7 @@ class Edge:
     """The next number tried, which does not pass."""
     verdict: Verdict | None = None
     """Of that check there: fail, or too close to call."""
+    interval: tuple[float, float] | None = None
     value: float | None
     """That check's value there."""
     target: float | None

@@ -29,6 +29,7 @@ from servefit.plan.spec import PlanSpec, check_spec
 from servefit.plan.whatif import Stand, what_ifs
 from servefit.plan.workers import OnDone, run_all
 from servefit.stats import rank
+from servefit.units import fmt
 from servefit.workload.arrivals import schedule
 from servefit.workload.requests import schedule_sha256
 from servefit.workload.workload import workload_sha256
@@ -372,6 +373,9 @@ def _notes(candidates: Sequence[Candidate], bases: Sequence[Base], spec: PlanSpe
     unpriced = sorted({c.device for c in candidates if c.cost is None})
     if unpriced:
         out.append(f"{', '.join(unpriced)}: no hourly price is known; they stand behind every priced device.")
+    cut = [s for s in spec.seats if "chunked" in spec.policies and s > max(spec.budgets_tok)]
+    if cut:
+        out.append(f"chunked: {fmt(cut[0])} seats and more were not tried, because a step has fewer tokens than that.")
     if any(c.verdict == "pass" for c in candidates) and spec.seats:
         out.append("Only the seats that were named were tried; an edge at the end of them is not reached.")
     return tuple(out)

@@ -12,7 +12,7 @@ MOST_SEATS = 1024
 def search_seats(attempt: Callable[[int], Candidate], *, limit: int = MOST_SEATS) -> list[Candidate]:
     """Candidates with 1, 2, 4, 8 ... seats until more cannot help, and around each edge of the passing range.
 
-    Doubling ends where a passing range has ended, where memory is full, where seats are never all taken, or where TPOT
+    Doubling ends where a passing range has ended, where memory is full, where half the seats are never taken, or where TPOT
     misses its target (it only grows with seats) and TTFT no longer gains. Each edge is then halved in until the numbers
     on its two sides are neighbours (within 3% above 32 seats).
     """
@@ -47,8 +47,8 @@ def _enough(so_far: Sequence[Candidate]) -> bool:
     passed = any(c.verdict == "pass" for c in so_far)
     if passed and last.verdict == "fail":
         return True
-    if last.figures.in_flight_peak is not None and last.figures.in_flight_peak <= last.seats:
-        return True
+    if last.figures.in_flight_peak is not None and 2 * last.figures.in_flight_peak <= last.seats:
+        return True  # seats that are never taken change no latency; those just above still buy capacity
     if tpot is not None and tpot.verdict == "fail":
         before = so_far[-2].check("ttft") if len(so_far) > 1 else None
         if ttft is None or ttft.verdict == "pass":
