@@ -61,7 +61,7 @@ def command(out: Path, force: bool) -> None:
         _run("plan", "plan.toml", "--out", "plan.json")
 
         _step(6, "Write it up, every number bound to where it came from.")
-        _run("decide", "plan.json", "--run", "runs/load", "--force")
+        _run("decide", "plan.json", "--run", "runs/load", "--html", "report.html", "--force")
 
         _step(7, "Does it stand? The chosen configuration on the real engine.")
         pick = _pick()

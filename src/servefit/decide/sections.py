@@ -389,6 +389,13 @@ class Page:
     def _why(self, c: Candidate) -> str:
         at, decided = f"{self.ledger.with_(c)}#delta.", self.ledger.candidate
         cost, memory, capacity = (self.ledger.value(at + n) for n in ("cost", "memory", "capacity"))
+        known, theirs = (self.ledger.plan.basis(x.basis).source for x in (decided, c))
+        if known == "measured" != theirs:
+            return (
+                "its step times come from a datasheet."
+                if theirs == "spec"
+                else f"its step times are {theirs}, not measured."
+            )
         if decided.cost and not c.cost:
             return "has no known price."
         if isinstance(cost, int | float) and cost > 0:
