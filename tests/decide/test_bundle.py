@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,27 @@ def test_a_folder_with_something_in_it_is_left_alone(bundle, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ServefitError, match="not empty"):
         write_folder(bundle, tmp_path)
+
+
+GOLDEN = sorted((Path(__file__).parent.parent / "golden" / "bundles").glob("*.zip"))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.stem)
+def test_bundles_of_older_versions_still_verify(path, tmp_path):
+    """Bundles written by earlier versions are kept as they were; a new schema must go on reading them.
+
+    Add one with every schema version: `servefit decide plan.json --run RUN --bundle tests/golden/bundles/NAME.zip`.
+    """
+    report = verify(unpack(path, tmp_path))
+    assert not report.findings
+    assert report.checked > 150
+
+
+def test_there_is_a_golden_bundle_of_every_schema_version():
+    """Whoever raises a schema version adds a bundle."""
+    from servefit.decide.decision import SCHEMA_VERSION
+
+    assert {f"decision-{v}" for v in range(1, SCHEMA_VERSION + 1)} <= {p.stem for p in GOLDEN}
 
 
 def a_zip(path, entries):

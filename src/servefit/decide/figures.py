@@ -56,7 +56,14 @@ def _seats(ledger: Ledger, name: str) -> Chart | None:
         target=own.target * scale,
         band=band,
         log_x=True,
+        log_y=_spans_decades([v for p in points for v in (p.y, p.low) if v is not None]),
+        places=0 if float(round(own.target * scale, 9)).is_integer() else 1,
     )
+
+
+def _spans_decades(values: list[float]) -> bool:
+    """Whether a linear axis would press the small values flat: a queue that never empties beside one that does."""
+    return bool(values) and min(values) > 0 and max(values) > 30 * min(values)
 
 
 def _only_policy_differs(a: Candidate, b: Candidate) -> bool:
