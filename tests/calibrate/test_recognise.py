@@ -82,6 +82,9 @@ def test_what_the_server_says_wins_and_contradictions_are_kept():
     assert (settled.policy, settled.seats, settled.budget_tok, settled.confidence) == ("chunked", 4, 64, 1.0)
     assert any("looks static" in e and "8 ran together" in e for e in settled.evidence)
     assert told(runs) is None
+    only_seats = [dataclasses.replace(r, header=dataclasses.replace(r.header, engine={"seats": 12})) for r in runs]
+    settled = settle(told(only_seats), recognise(only_seats))
+    assert (settled.policy, settled.seats) == ("static", 12)
     assert settle(None, Batching(policy="none")) == Batching(policy="none")
 
 

@@ -252,6 +252,8 @@ def told(runs: Sequence[Run]) -> Batching | None:
                 prefix_cache=cache if isinstance(cache, bool) else None,
                 evidence=("the server says so",),
             )
+        if seats := _whole(engine.get("seats")):
+            return Batching(seats=seats, evidence=(f"the server says that it has {seats} seats",))
     return None
 
 
@@ -291,6 +293,8 @@ def settle(said: Batching | None, seen: Batching) -> Batching:
     """What the server says, with what was seen as evidence beside it; where it says nothing, what was seen."""
     if said is None:
         return seen
+    if said.policy == "unknown":
+        return replace(seen, seats=said.seats, seats_at_least=None, evidence=(*said.evidence, *seen.evidence))
     against = []
     if seen.policy not in ("unknown", said.policy) and seen.confidence >= 0.6:
         against.append(f"its behaviour looks {seen.policy} (confidence {seen.confidence:.2f})")
