@@ -3,7 +3,7 @@
 import pytest
 
 from servefit.errors import ServefitError
-from servefit.explain.case import Case, Wall
+from servefit.explain.case import Case, Cause, Wall
 from servefit.explain.decompose import Observed, observe_typed
 from servefit.explain.fixes import FIXES, Wish, propose
 from servefit.explain.rules import Diagnosis, diagnose_typed
@@ -144,6 +144,14 @@ def test_batching_is_never_offered_for_pace():
     assert not any("batch" in name for name in FIXES)
     for fix in propose(Case(seen=SUPPORT, wall=WALL)):
         assert fix.code not in {"more_seats", "more_replicas"}
+
+
+def test_seats_are_offered_only_where_seats_are_full():
+    """E10: a wait alone does not ask for seats; full seats do."""
+    waiting = Case(seen=Observed(ttft_s=1.0, itl_s=0.02, isl=64, osl=64, queue_s=0.8))
+    full = Cause(code="seats_full", title="", half="start", saw="", confirm="", certainty="shown")
+    assert "more_seats" not in {f.code for f in propose(waiting)}
+    assert "more_seats" in {f.code for f in propose(waiting, (full,))}
 
 
 def test_each_fix_says_what_it_leaves():

@@ -166,6 +166,14 @@ def test_cached_prefix_without_a_count():
     assert codes(by_hand(first[:1] + again)) == ["cold_start"]
 
 
+def test_new_prompts_read_as_fast_as_the_warm_up_are_no_cache():
+    """Prompts that are read at the warm-up's rate, or twice it, came from no cache."""
+    warm = [stream(91, -5.0, 0.12, [0.01], phase="warmup", isl=180)]
+    for rate in (1500, 3000):
+        rows = [stream(i, i * 4.0, 1200 / rate, [0.01] * 20, isl=1200) for i in range(8)]
+        assert "cached_prefix" not in codes(by_hand(warm + rows))
+
+
 def test_rate_limiting_is_not_slowness():
     """429s are counted and named."""
     limited = [
