@@ -47,22 +47,13 @@ def command(**said: Any) -> None:
 
 
 def _write(said: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
-    from servefit.decide.bundle import inputs_of, name_runs
-    from servefit.decide.choice import choose
-    from servefit.decide.quantities import Ledger, Measured
-    from servefit.decide.sections import Choices
-    from servefit.decide.writeup import write
-    from servefit.files import write_text
-    from servefit.plan.files import load_plan
-    from servefit.records import load_run
+    from servefit.api import write_decision
 
     if len(said["candidates"]) > 1:
         raise ServefitError(
             f"A decision is exactly one configuration, not {len(said['candidates'])}.", hint="Name one."
         )
     source: Path = said["source"]
-    plan = load_plan(source)
-    candidate = choose(plan, next(iter(said["candidates"]), None), despite=said["despite"])
     home = source if source.is_dir() else source.parent
     path: Path = said["out"] or home / "decision.md"
     if path.is_dir():
@@ -71,27 +62,16 @@ def _write(said: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
         raise ServefitError(
             f"{path} is there already, and may have been edited.", hint="Name another with --out, or say --force."
         )
-    named = name_runs(said["runs"])
-    runs = tuple(Measured(name=name, label=f"run {name}", run=load_run(folder)) for name, folder in named.items())
-    inputs, notes = inputs_of(plan, source, named, path.parent)
-    ledger = Ledger(plan=plan, candidate=candidate, label=inputs[0].path, runs=runs)
-    choices = Choices(
-        date=_date(said["date"]),
-        tool_version=__version__,
-        status=said["status"],
-        deciders=said["deciders"],
-        despite=said["despite"],
-        own=said["own"],
-    )
-    write_text(path, write(ledger, inputs, choices))
+    notes = write_decision(
+        source, path, runs=said["runs"], candidate=next(iter(said["candidates"]), None), despite=said["despite"],
+        deciders=said["deciders"], assume=said["own"], status=said["status"], date=_date(said["date"]),
+    )  # fmt: skip
     return path, notes
 
 
-def _date(text: str | None) -> str:
-    if text is None:
-        return dt.datetime.now(tz=dt.UTC).date().isoformat()
+def _date(text: str | None) -> dt.date | None:
     try:
-        return dt.date.fromisoformat(text).isoformat()
+        return None if text is None else dt.date.fromisoformat(text)
     except ValueError:
         raise ServefitError(f"'{text}' is no date.", hint="Write it as 2026-11-30.") from None
 
