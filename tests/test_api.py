@@ -1,6 +1,7 @@
 """`import servefit`: small, typed, fast to import; and the notebook in the docs runs."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -67,3 +68,9 @@ def test_notebook_runs(tmp_path, monkeypatch, capsys):
         assert capsys.readouterr().out == shown
         ran += 1
     assert ran >= 4
+
+
+def test_stub_agrees():
+    """The stub that type checkers read names exactly what can be imported."""
+    stub = (ROOT / "src" / "servefit" / "__init__.pyi").read_text(encoding="utf-8")
+    assert {*re.findall(r" as (\w+)", stub), "__version__"} == set(servefit.__all__)

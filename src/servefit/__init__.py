@@ -1,30 +1,10 @@
 """servefit: which device, batching policy and batch limit, for this traffic, at these targets, at what cost.
 
 The names of `servefit.api` can be had from here: `from servefit import load_run, summarize`. They are imported when they
-are first asked for, so that `import servefit` and `servefit --help` stay fast.
+are first asked for, so that `import servefit` and `servefit --help` stay fast. Type checkers read the types in `__init__.pyi`.
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from servefit.api import (
-        EngineConfig,
-        Lengths,
-        PlanSpec,
-        Targets,
-        Workload,
-        find_device,
-        find_model,
-        load_plan,
-        load_run,
-        make_plan,
-        save_plan,
-        save_run,
-        simulate,
-        summarize,
-        verify,
-        write_decision,
-    )
+from typing import Any
 
 __version__ = "0.1.0"
 
