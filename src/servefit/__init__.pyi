@@ -1,4 +1,4 @@
-"""The types of what `__init__.py` imports when it is asked for."""
+# The types of what `__init__.py` imports when it is asked for.
 
 from servefit.api import EngineConfig as EngineConfig
 from servefit.api import Lengths as Lengths
