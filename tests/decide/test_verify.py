@@ -98,7 +98,10 @@ def test_many_that_pass_are_grouped(plan, tmp_path):
     save_plan(many, tmp_path / "plan.json")
     path = make_case(tmp_path, runs=0, plan=many)
     text = path.read_text()
-    assert not verify(path).findings
+    report = verify(path)
+    assert not report.findings
+    assert report.ledger.value("range.high.seats") == 32  # its own policy's edge, not that of the others' 64
+    assert report.ledger.value("any/static#range.high.seats") == 64
     assert "Takes more memory (+1.00 GB<!--with/continuous#delta.memory-->) and carries no more." in text
     assert "Dearer by +$0.71/h<!--with/static#delta.cost-->." in text
     assert "Has no known price." in text
