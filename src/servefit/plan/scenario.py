@@ -49,7 +49,7 @@ def run(scenario: Scenario, index: int = 0) -> Outcome:
         return simulate(
             requests, scenario.config, scenario.step, concurrency=scenario.concurrency, think_s=scenario.think_s
         )
-    from servefit.engine.fleet import simulate_fleet  # type: ignore[import-not-found,unused-ignore]
+    from servefit.engine.fleet import simulate_fleet
 
     outcome: Outcome = simulate_fleet(
         requests,

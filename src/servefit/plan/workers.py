@@ -2,6 +2,8 @@
 
 import copyreg
 import multiprocessing
+import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from types import MappingProxyType
@@ -83,10 +85,11 @@ def _on_ray(
 
     mine = not ray.is_initialized()
     if mine:
+        here: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+        if address == "local":  # workers of this machine import what this process does
+            here["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}
         try:
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False) if (
-                address == "local"
-            ) else ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **here)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise CannotMeasure(
                 f"No Ray cluster answers at {address}: {str(error).splitlines()[0]}.",
