@@ -1,5 +1,6 @@
 """What a plan is asked: the workload, the targets, and the axes to search, from a TOML file or from flags."""
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -176,6 +177,29 @@ def check_spec(spec: PlanSpec, *, where: str = "plan") -> None:
             raise ServefitError(
                 f"{where}: {name} has {bad[0]}, which is below 1.", hint=f"Write {name} as whole numbers from 1."
             )
+    if spec.targets.p not in (50, 90, 95, 99):
+        raise ServefitError(
+            f"{where}: p is {spec.targets.p}.", hint="Latency targets are held at p50, p90, p95 or p99."
+        )
+    for name in (
+        "ttft_s",
+        "tpot_s",
+        "e2e_s",
+        "memory_frac",
+        "goodput_req_per_s",
+        "goodput_frac",
+        "usd_per_hour",
+        "usd_per_mtok",
+    ):
+        value = getattr(spec.targets, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ServefitError(
+                f"{where}: the target {name} is {value}.", hint="Write a value above 0, or leave it out."
+            )
+    if spec.targets.goodput_frac is not None and spec.targets.goodput_frac > 1:
+        raise ServefitError(
+            f"{where}: goodput_frac is {spec.targets.goodput_frac}.", hint="Write a share such as 0.99."
+        )
     if spec.seeds < 1:
         raise ServefitError(f"{where}: seeds is {spec.seeds}.", hint="One schedule at least; three give an interval.")
     if not 0 <= spec.headroom_frac < 1:
