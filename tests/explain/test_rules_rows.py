@@ -164,6 +164,8 @@ def test_cached_prefix_without_a_count():
     assert codes(by_hand(first + again)) == ["cached_prefix"]
     assert codes(by_hand(first[:1] + again, load={"prompt_source": "given"})) == ["cached_prefix"]
     assert codes(by_hand(first[:1] + again)) == ["cold_start"]
+    # prompts of our own making begin alike nowhere, however slow the warm-up was
+    assert "cached_prefix" not in codes(by_hand(first + again, load={"prompt_source": "usage"}))
 
 
 def test_new_prompts_read_as_fast_as_the_warm_up_are_no_cache():

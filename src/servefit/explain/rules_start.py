@@ -192,6 +192,9 @@ def cached_prefix(case: Case) -> Cause | None:
 
 def _cached_untold(features: Features) -> Cause | None:
     """The same where the server counts nothing: the prompts were read several times faster than any fresh one."""
+    load = features.run.header.load
+    if load.get("prompt_source") in {"usage", "tokenizer", "estimate"} and not load.get("shared_prefix_tok"):
+        return None  # our own prompts: no two begin alike, and a slow warm-up proves nothing
     rate = fresh_tok_per_s(features)
     rows = [r for r in features.rows if r.isl and r.isl >= 128 and r.ttft_s]
     if rate is None or not rows:

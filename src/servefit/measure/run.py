@@ -153,6 +153,8 @@ def prepare(
     _tell(options, Progress(step="looking at the server"))
     try:
         found = discover(endpoint)
+        if workload.shared_prefix_tok or options.prompt is not None:  # caching is the subject: it is not switched off
+            found = replace(found, fields={k: v for k, v in found.fields.items() if k != "cache_prompt"})
         first = replace(requests[0], id=-1)
         _tell(options, Progress(step="first request (cold)"))
         found, cold = accept(found, maker, first, limits=options.limits, seed=workload.seed, start_ns=start_ns)
