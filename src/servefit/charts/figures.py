@@ -65,6 +65,7 @@ def _series(field: str, title: str, domain: Sequence[str]) -> dict[str, Any]:
         "type": "nominal",
         "title": title,
         "scale": {"domain": list(domain), "range": [COLORS[i % len(COLORS)] for i in range(len(domain))]},
+        "legend": {"symbolOpacity": 1},
     }
 
 
@@ -131,7 +132,7 @@ def lines(
     layer.append(
         {
             "data": {"values": data},
-            "mark": {"type": "line", "point": True, "tooltip": True},
+            "mark": {"type": "line", "point": len(data) <= 60, "tooltip": True},
             "encoding": {"x": x_field, "y": _quantity("y", y, scale=y_scale), "color": color},
         }
     )
