@@ -9,6 +9,7 @@ from servefit.calibrate.calibration import Calibration, Domain, Residual, save_c
 from servefit.errors import ServefitError
 from servefit.objectives import Targets
 from servefit.physics.steptime import StepTime
+from servefit.plan.bases import _calibration_error
 from servefit.plan.files import plan_to_json
 from servefit.plan.search import make_plan
 from servefit.plan.spec import GivenDevice, PlanSpec
@@ -154,12 +155,24 @@ def test_a_calibration_that_reaches_far_enough_assumes_nothing_about_context(cal
     assert "context-length" not in [a.id for a in make_plan(calibrated).assumptions]
 
 
+def test_the_error_of_a_calibration_is_that_of_its_runs_not_of_its_steps():
+    """A run off by 8% with 4% scatter over 100 steps makes 2 * (8% + 0.4%); single steps that scatter by half do not."""
+
+    def error(bias, scatter):
+        run = Residual(run="r", n=100, bias_frac=bias, median_abs_frac=scatter, p90_abs_frac=0.9, held_out=True)
+        return _calibration_error(Calibration(step=StepTime(), residuals=(run,)))
+
+    assert error(0.08, 0.04) == pytest.approx(0.168)
+    assert error(0.0, 0.5) == pytest.approx(0.1)
+    assert error(0.0, 0.01) == 0.05
+
+
 def test_a_calibrated_row_is_measured_and_named_by_hash(calibrated):
-    """The row's step time is measured, its error is the held-out residual, and the file stands among the inputs."""
+    """The row's step time is measured, its error is that of the held-out runs, and the file stands among the inputs."""
     plan = make_plan(calibrated)
     (basis,) = plan.bases
     assert (basis.source, basis.lower_bound) == ("measured", False)
-    assert basis.error_frac == pytest.approx(0.03)
+    assert basis.error_frac == 0.05  # the floor: 2 * (1% + 2% / sqrt(100)) is less
     assert list(plan.inputs) == list(calibrated.calibrations)
     assert len(plan.inputs[calibrated.calibrations[0]]) == 64
 

@@ -1,5 +1,6 @@
 """What candidates rest on: devices, models and step times by name, with where each figure comes from."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -26,6 +27,8 @@ THIS_MACHINE = "this-machine"
 """The device that any calibration is of."""
 DATASHEET_ERROR_FRAC = 1 / 0.6 - 1
 """A datasheet-only step may be this much longer: real decode runs at 60 to 85% of the bandwidth ceiling."""
+PREDICT_ERROR_FRAC = 0.05
+"""bench/predict, embedded engine, 15 held-out loads, 2026-11-30: median error 3.5 to 5% in ITL, TPOT, E2E and tok/s."""
 CALIBRATION_ERROR_FRAC = 0.10
 """Where a calibration holds no residuals at all."""
 
@@ -169,8 +172,6 @@ def _same_model(name: str, model: ModelShape) -> bool:
 
 
 def _measured(row: Row, calibration: Calibration) -> StepBasis:
-    held_out = [r for r in calibration.residuals if r.held_out] or list(calibration.residuals)
-    errors = [abs(r.bias_frac) + r.median_abs_frac for r in held_out]
     domain = {
         name: (float(span[0]), float(span[1]))
         for name in ("seqs", "ctx_tok", "kv_tok", "prefill_tok")
@@ -182,9 +183,25 @@ def _measured(row: Row, calibration: Calibration) -> StepBasis:
         row,
         replace(calibration.step, source="measured", lower_bound=False),
         origin=f"calibration of {who} on {calibration.device or row.device.name}: {runs}",
-        error_frac=max(errors) if errors else CALIBRATION_ERROR_FRAC,
+        error_frac=_calibration_error(calibration),
         domain=domain,
     )
+
+
+def _calibration_error(calibration: Calibration) -> float:
+    """Relative error of a step time that a plan must allow for, from the residuals by run (held-out ones where there are).
+
+        error = max(floor, 2 * sqrt( sum n (|bias| + scatter / sqrt(n))^2 / sum n ))
+
+    A figure is made of many steps, so their scatter averages out and the bias of a whole run does not: two standard
+    errors of that. The floor is what bench/predict saw in the median on loads that no calibration had seen.
+    """
+    residuals = [r for r in calibration.residuals if r.held_out] or list(calibration.residuals)
+    steps = sum(r.n for r in residuals)
+    if not steps:
+        return CALIBRATION_ERROR_FRAC
+    square = sum(r.n * (abs(r.bias_frac) + r.median_abs_frac / math.sqrt(max(r.n, 1))) ** 2 for r in residuals) / steps
+    return max(PREDICT_ERROR_FRAC, 2 * math.sqrt(square))
 
 
 def _from_facts(row: Row, engine: str, *, context_tok: int) -> StepBasis:
