@@ -73,8 +73,8 @@ def command(*, out: Path | None, as_json: bool, horizon_s: float | None, **given
     if horizon_s is not None and not horizon_s > 0:
         raise ServefitError(f"--horizon is {horizon_s}.", hint="Seconds above 0.")
     workload = _workload(given)
-    step, config, labels = _engine(given)
-    run = _simulate(workload, config, step, given, horizon_s=horizon_s, labels=labels)
+    step, config, labels = read_engine(given)
+    run = run_one(workload, config, step, given, horizon_s=horizon_s, labels=labels)
     if out is not None:
         save_run(run, out)
     if as_json:
@@ -111,7 +111,7 @@ def _workload(given: dict[str, Any]) -> "Workload":
     return workload
 
 
-def _engine(given: dict[str, Any]) -> tuple["StepTime", "EngineConfig", dict[str, Any]]:
+def read_engine(given: dict[str, Any]) -> tuple["StepTime", "EngineConfig", dict[str, Any]]:
     """The step time, the settings, and what the run's header says about both."""
     from servefit.engine.config import EngineConfig, Speculation, check_config
 
@@ -176,7 +176,7 @@ def _from_catalogue(given: dict[str, Any]) -> tuple["StepTime", dict[str, Any], 
     return step, {"target": device.name, "model": model.name, "engine": engine}, pool.blocks
 
 
-def _simulate(
+def run_one(
     workload: "Workload",
     config: "EngineConfig",
     step: "StepTime",
