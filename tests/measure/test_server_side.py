@@ -22,3 +22,9 @@ def test_counters_are_differences_and_gauges_are_not():
     after = read_metrics(VLLM.replace("100.0", "160.0"))
     assert difference(read_metrics(VLLM), after) == {"prompt_tok": 60.0, "waiting": 3.0, "queue_s": 0.0}
     assert difference({}, {}) == {}
+
+
+def test_sglang_has_the_same_names_for_us():
+    """SGLang's counters and gauges are told by the names that vLLM's have here."""
+    text = 'sglang:num_queue_reqs{model_name="m"} 3.0\nsglang:token_usage{model_name="m"} 0.25\nsglang:prompt_tokens_total 8128.0\n'
+    assert read_metrics(text) == {"waiting": 3.0, "kv_used_frac": 0.25, "prompt_tok": 8128.0}

@@ -34,19 +34,30 @@ from servefit.workload.workload import Lengths, Workload
 @click.option(
     "--timeout", "timeout_s", type=float, default=300.0, help="Give up on a request silent for so many seconds."
 )
-@click.option("--no-probe", is_flag=True, help="Ask the endpoint nothing first: no cold request, no warm-up.")
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="What the model runs on (`servefit devices`): impossible times are then found."
+    "  [default: this machine, where the server runs here]",
+)
+@click.option(
+    "--precision", metavar="NAME", help="Of the model's weights there: bf16, fp8, q4_k_m ...  [default: not known]"
+)
+@click.option(
+    "--no-probe", is_flag=True, help="Ask the endpoint nothing first: no cold request, no warm-up, no null server."
+)
 @click.option("--selftest", is_flag=True, help="Measure servers whose answers are known, and say where we are wrong.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int | None:
-    r"""Measure TARGET: a URL, host:port, or a name from servefit.toml.
+    """Measure TARGET: a URL, host:port, or a name from servefit.toml.
 
     \b
     TTFT  due to the first token that carries text (queue + prefill)
     ITL   every gap between tokens, pooled (one decode step)
     TPOT  (last token - first token) / (tokens - 1), per request
     E2E   due to the last token
-    """
+    """  # noqa: D301 - click's mark for "keep these lines" is a real backspace
     from servefit.cli.measure_show import show_run, watcher
     from servefit.cli.spend import capped
     from servefit.measure.client import Limits
@@ -75,6 +86,8 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
             limits=Limits(silent_s=given["timeout_s"]),
             progress=progress,
             until=Until(given["until"]) if given["until"] else None,
+            device=_device(given["device"]),
+            precision=given["precision"],
         )
         try:
             with capped(options, endpoint, workload) as limited:
@@ -92,6 +105,12 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
         return 130
     failed = run.load_rows and not any(row.ok for row in run.load_rows)
     return 3 if failed and not all(row.expected_failure for row in run.load_rows) else None
+
+
+def _device(name: str | None) -> Any:
+    from servefit.facts.devices import find_device
+
+    return None if name is None else find_device(name)
 
 
 def _endpoint(target: str, given: dict[str, Any]) -> Any:

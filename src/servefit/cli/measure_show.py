@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli.show import emit_json, jsonable, plain, table
+from servefit.measure.window import in_window, window_tok_per_s
 from servefit.objectives import Summary, failures_as_inf, summarize
 from servefit.records import Run
 from servefit.stats import Spread, is_slowest, percentile, percentile_interval
@@ -72,9 +73,42 @@ def _more(run: Run, summary: Summary) -> Iterator[str]:
         if row.phase == "cold":
             yield f"cold first request, not counted: TTFT {fmt_s(row.ttft_s)}, {row.status}"
     header = run.header
+    yield from _window_lines(run)
+    if added := header.client.get("overhead"):
+        yield (
+            f"this client adds {fmt_s(added['ttft_p50_s'])} to a first token and {fmt_s(added['event_p50_s'])} to any other "
+            f"(p99 {fmt_s(added['event_p99_s'])}), by a null server"
+        )
     yield f"clock: {header.clock}; verdict: {header.verdict}"
     for finding in header.findings:
         yield f"  {finding.level}: {finding.message}" + (f" {finding.hint}" if finding.hint else "")
+
+
+def _window_lines(run: Run) -> Iterator[str]:
+    """The steady window's figures, cold wave and drain left out."""
+    steady = in_window(run)
+    if steady is None or run.header.window_s is None:
+        return
+    start, end = run.header.window_s
+    first = min(row.due_s for row in run.load_rows)
+    figures = summarize(steady)
+    yield (
+        f"steady from {fmt_s(start - first)} to {fmt_s(end - first)} ({figures.n} of {len(run.load_rows)} requests): "
+        f"TTFT p50 {fmt_s(figures.ttft_s.p50)}, p95 {fmt_s(figures.ttft_s.p95)}; ITL p50 {fmt_s(figures.itl_s.p50)}, "
+        f"p95 {fmt_s(figures.itl_s.p95)}; {fmt(window_tok_per_s(run), 1)} output tok/s"
+    )
+
+
+def _window_json(run: Run) -> dict[str, Any] | None:
+    steady = in_window(run)
+    if steady is None or run.header.window_s is None:
+        return None
+    figures = summarize(steady)
+    names = ("ttft_s", "itl_s", "tpot_s", "e2e_s")
+    return {
+        "from_s": run.header.window_s[0], "to_s": run.header.window_s[1], "n": figures.n, "ok": figures.ok,
+        "output_tok_per_s": window_tok_per_s(run), **{name: jsonable(getattr(figures, name)) for name in names},
+    }  # fmt: skip
 
 
 def _or_inf(value: float | None) -> str:
@@ -91,6 +125,7 @@ def run_json(run: Run, summary: Summary, folder: Path) -> dict[str, Any]:
         name: {f"p{p}": failures_as_inf(run, name, p) for p in (50, 95, 99)} for name in ("ttft_s", "tpot_s", "e2e_s")
     }
     cold = next((row for row in run.rows if row.phase == "cold"), None)
+    figures["window"] = _window_json(run)
     figures["cold"] = {"status": cold.status, "ttft_s": cold.ttft_s, "e2e_s": cold.e2e_s} if cold else None
     return {
         "run": str(folder),

@@ -106,3 +106,9 @@ def resolve(url: Url, *, ca_file: str | None = None) -> Address:
 
         tls = ssl.create_default_context(cafile=ca_file)
     return Address(host=url.host, family=family, sockaddr=sockaddr, tls=tls, resolve_s=took)
+
+
+def is_loopback(address: Address) -> bool:
+    """Whether the address is this machine itself."""
+    host = str(address.sockaddr[0])
+    return host.startswith("127.") or host in {"::1", "::ffff:127.0.0.1"}

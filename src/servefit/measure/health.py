@@ -1,15 +1,16 @@
 """Whether a run may be believed: the client's own lag, the load that was asked against what was achieved, the counts."""
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
+from servefit.measure import others
 from servefit.measure.client import Counters
+from servefit.measure.overhead import ALLOWED_EVENT_S, ALLOWED_TTFT_S
+from servefit.measure.window import about_trend, find_window
 from servefit.records import Finding, RequestRecord, Run, RunHeader
 from servefit.stats import is_slowest, percentile
 from servefit.workload.workload import Workload
@@ -24,8 +25,13 @@ class Health:
     started_ns: int = 0
     wall_s: float = 0.0
     cpu_s: float = 0.0
-    others_cpu_s: float | None = None
-    steal_s: float | None = None
+    usage: others.Usage = field(default_factory=others.Usage)
+    """What the rest of the machine did meanwhile."""
+    loopback: bool = False
+    """The server runs on this machine, and so shares its cores with everything else here."""
+    server_pids: frozenset[int] = frozenset()
+    overhead: dict[str, Any] | None = None
+    """What our client adds against a null server, learnt before the load."""
     clock: str = "user"
     counters: Counters = field(default_factory=Counters)
     late_s: list[float] = field(default_factory=list)
@@ -33,12 +39,16 @@ class Health:
     rows: int = 0
     tokens: int = 0
     shared: int = 0
-    _before: tuple[float, float, float] | None = None
+    first_shared: int = 0
+    """Requests whose first token came in one read with the next: their TTFT is an upper bound."""
+    first_shared_s: float = 0.0
+    """By how much at most, in the worst of them: the tokens that it waited for, at that request's TPOT."""
+    _before: others.Reading | None = None
 
     def start(self) -> None:
         """Take the readings before the first request."""
         self.started_ns = time.monotonic_ns()
-        self._before = _machine_cpu_s()
+        self._before = others.read(self.server_pids)
         self.cpu_s = time.process_time()
 
     def stop(self) -> None:
@@ -47,10 +57,7 @@ class Health:
             return
         self.wall_s = (time.monotonic_ns() - self.started_ns) / 1e9
         self.cpu_s = time.process_time() - self.cpu_s
-        after = _machine_cpu_s()
-        if self._before is not None and after is not None:
-            busy, steal, _ = (b - a for a, b in zip(self._before, after, strict=True))
-            self.others_cpu_s, self.steal_s = max(0.0, busy - self.cpu_s), steal
+        self.usage = others.between(self._before, others.read(self.server_pids))
 
     def saw(self, row: RequestRecord) -> None:
         """Count what the rows say of themselves."""
@@ -58,6 +65,9 @@ class Health:
         self.codes.update(row.findings)
         self.tokens += len(row.chunk_s)
         self.shared += int((row.server or {}).get("shared_reads", 0))
+        if (together := int((row.server or {}).get("first_read_chunks", 1))) > 1:
+            self.first_shared += 1
+            self.first_shared_s = max(self.first_shared_s, (together - 1) * (row.tpot_s or 0.0))
 
     def take(self, counters: Counters, late_ns: Sequence[int], *, clock: str) -> None:
         """Take over what the client counted."""
@@ -67,13 +77,11 @@ class Health:
     def to_json(self) -> dict[str, Any]:
         """The figures for the run's header."""
         seen = self.counters
-        cores = os.cpu_count() or 1
         return {
             "wall_s": round(self.wall_s, 6),
             "cpu_s": round(self.cpu_s, 6),
             "cpu_cores": round(self.cpu_s / self.wall_s, 4) if self.wall_s > 0 else None,
-            "others_cores": _per_wall(self.others_cpu_s, self.wall_s),
-            "steal_frac": _per_wall(self.steal_s, self.wall_s * cores),
+            **self.usage.to_json(),
             "late_send_p99_s": percentile(self.late_s, 99),
             "late_send_max_s": max(self.late_s, default=None),
             "read_lag_mean_s": seen.lag_ns_sum / seen.stamped / 1e9 if seen.stamped else None,
@@ -86,22 +94,9 @@ class Health:
             "clock_steps": seen.clock_steps,
             "busy_max": seen.busy_max,
             "tokens_sharing_a_read_frac": self.shared / (self.tokens + self.shared) if self.tokens else None,
+            "first_tokens_sharing_a_read": self.first_shared,
+            "overhead": self.overhead,
         }
-
-
-def _per_wall(value: float | None, wall_s: float) -> float | None:
-    return round(value / wall_s, 4) if value is not None and wall_s > 0 else None
-
-
-def _machine_cpu_s() -> tuple[float, float, float] | None:
-    """Busy, stolen and idle seconds of all cores since boot, from /proc/stat; None elsewhere."""
-    try:
-        words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
-        ticks = os.sysconf("SC_CLK_TCK")
-        user, nice, system, idle, wait, irq, soft, steal = (int(w) / ticks for w in words[:8])
-    except (OSError, ValueError, AttributeError):
-        return None
-    return user + nice + system + irq + soft, steal, idle + wait
 
 
 # --- the verdict -------------------------------------------------------------------------------------------------------
@@ -113,25 +108,32 @@ def judge_run(run: Run, health: Health, workload: Workload, *, interrupted: bool
     found = [
         *_about_rows(rows),
         *_about_client(health, workload),
+        *_about_machine(health),
         *_about_load(rows, workload),
-        *_about_lengths(rows, run.header),
+        *about_trend(rows, workload),
+        *_about_lengths(rows, run.header, workload),
         *_about_sample(rows),
     ]
     if interrupted:
         found.append(Finding(code="interrupted", level="note", message="The run was interrupted; it is complete up to there.",
                              hint="Go on with --resume."))  # fmt: skip
-    levels = [_LEVELS.index(f.level) for f in found]
-    verdict: Literal["valid", "suspect", "invalid"] = ("valid", "suspect", "invalid")[max(levels, default=0)]
     ends = [max(row.done_s or 0.0, row.due_s) for row in rows]
     return replace(
         run.header,
         clock="kernel" if health.clock == "kernel" else "user",
         client=health.to_json(),
+        window_s=find_window(rows, workload),
         duration_s=max(ends) - min(row.due_s for row in rows) if rows else None,
         finished=not interrupted,
-        verdict=verdict,
+        verdict=worst(found),
         findings=tuple(found),
     )
+
+
+def worst(findings: Sequence[Finding]) -> Literal["valid", "suspect", "invalid"]:
+    """The verdict of the worst of the findings."""
+    levels = [_LEVELS.index(f.level) for f in findings]
+    return ("valid", "suspect", "invalid")[max(levels, default=0)]
 
 
 def _about_rows(rows: Sequence[RequestRecord]) -> list[Finding]:
@@ -167,7 +169,8 @@ def _about_client(health: Health, workload: Workload) -> list[Finding]:
     busy = health.cpu_s / health.wall_s if health.wall_s > 1 else 0.0
     if busy > 0.85:
         out.append(Finding(code="client_saturated", level="suspect",
-                           message=f"This client used {busy:.0%} of a core: it is near what one core can hold.",
+                           message=f"This client used {busy:.0%} of a core: it is near what one core can hold, "
+                                   f"about {health.tokens / health.cpu_s:,.0f} tokens/s here.",
                            hint="Use --workers, or fewer streams."))  # fmt: skip
     late = percentile(health.late_s, 99)
     if late is not None and late > 0.010 and workload.concurrency is None:
@@ -187,11 +190,46 @@ def _about_client(health: Health, workload: Workload) -> list[Finding]:
                            message=f"{shared:.0%} of the tokens arrived in the same read as the one before "
                                    f"({'this client was behind' if behind else 'the server or a proxy sends in bursts'}).",
                            hint="Gaps inside a burst are not known and are spread evenly."))  # fmt: skip
-    if (steal := _per_wall(health.steal_s, health.wall_s * (os.cpu_count() or 1))) is not None and steal > 0.05:
-        out.append(Finding(code="steal", level="suspect",
-                           message=f"The hypervisor took {steal:.0%} of this machine's time."))  # fmt: skip
+    if health.first_shared * 100 > health.rows:
+        out.append(Finding(code="first_token_shared", level="suspect" if health.first_shared * 20 > health.rows else "note",
+                           message=f"{health.first_shared} of {health.rows} first tokens were read together with the next ones: "
+                                   f"their TTFT is an upper bound, too high by up to {health.first_shared_s * 1e3:.0f} ms.",
+                           hint="The client or the machine was busy just then, or the server sends in bursts."))  # fmt: skip
+    added = health.overhead or {}
+    if added.get("ttft_p50_s", 0.0) > ALLOWED_TTFT_S or added.get("event_p99_s", 0.0) > ALLOWED_EVENT_S:
+        out.append(Finding(code="overhead", level="note" if health.clock == "kernel" else "suspect",
+                           message=f"Against a null server this client adds {added['ttft_p50_s'] * 1e3:.1f} ms to a first token and "
+                                   f"up to {added['event_p99_s'] * 1e3:.1f} ms (p99) to any other.",
+                           hint="A busy machine does that; measure again when it is quiet."))  # fmt: skip
     if seen.clock_steps:
         out.append(Finding(code="clock_step", level="note", message="The wall clock was set during the run."))
+    return out
+
+
+def _about_machine(health: Health) -> list[Finding]:
+    """Whether other programs took what the server or the client needed."""
+    use = health.usage
+    out: list[Finding] = []
+    if use.steal_frac is not None and use.steal_frac > 0.05:
+        out.append(Finding(code="steal", level="suspect",
+                           message=f"The hypervisor took {use.steal_frac:.0%} of this machine's time."))  # fmt: skip
+    if use.others is None or health.wall_s < 0.5:
+        return out
+    share = use.others / use.cores
+    apart = health.server_pids or not health.loopback
+    if share > 0.1 and apart:
+        matters = share > 0.25 and (health.loopback or (use.idle_frac or 0.0) < 0.1)
+        who = "Programs other than the server and this client" if health.loopback else "Other programs"
+        out.append(Finding(code="busy_machine", level="suspect" if matters else "note",
+                           message=f"{who} used {use.others:.1f} of this machine's {use.cores} cores meanwhile.",
+                           hint="The server had to share with them: measure again when the machine is quiet."
+                                if health.loopback else "Arrivals carry the kernel's time, so only sending can be late."))  # fmt: skip
+    elif not apart and (use.idle_frac or 0.0) < 0.1:
+        out.append(Finding(code="busy_machine", level="note",
+                           message=f"This machine's {use.cores} cores were full, and what is the server's share cannot be seen here."))  # fmt: skip
+    if use.waited_frac is not None and use.waited_frac > 0.1:
+        out.append(Finding(code="client_waited", level="note" if health.clock == "kernel" else "suspect",
+                           message=f"This client waited for a core {use.waited_frac:.0%} of the time."))  # fmt: skip
     return out
 
 
@@ -209,7 +247,7 @@ def _about_load(rows: Sequence[RequestRecord], workload: Workload) -> list[Findi
     return []
 
 
-def _about_lengths(rows: Sequence[RequestRecord], header: RunHeader) -> list[Finding]:
+def _about_lengths(rows: Sequence[RequestRecord], header: RunHeader, workload: Workload) -> list[Finding]:
     """Whether as much was read and written as was asked, and by whose count."""
     out: list[Finding] = []
     good = [row for row in rows if row.ok]
@@ -232,11 +270,7 @@ def _about_lengths(rows: Sequence[RequestRecord], header: RunHeader) -> list[Fin
     for code, (level, sentence) in sentences.items():
         if codes[code]:
             out.append(Finding(code=code, level=level, message=f"{codes[code]} {sentence}."))  # type: ignore[arg-type]
-    cached = [row.cached_tok / row.isl for row in good if row.cached_tok and row.isl]
-    if cached and sum(cached) / len(good) > 0.1:
-        out.append(Finding(code="cached_prefix", level="note",
-                           message=f"{sum(cached) / len(good):.0%} of the prompt tokens came from the server's cache.",
-                           hint="TTFT is that of cached prompts."))  # fmt: skip
+    out.extend(_about_cache(good, header, workload))
     estimated = header.load.get("prompt_source") in {"estimate", "given"}
     asked = [(row.isl_asked, row.isl) for row in good if row.isl_source == "usage" and row.isl_asked and row.isl]
     if estimated and rows:
@@ -251,6 +285,30 @@ def _about_lengths(rows: Sequence[RequestRecord], header: RunHeader) -> list[Fin
         out.append(Finding(code="isl_off", level="note",
                            message=f"{off} of {len(asked)} prompts were not as long as asked; the server's count stands."))  # fmt: skip
     return out
+
+
+def _about_cache(good: Sequence[RequestRecord], header: RunHeader, workload: Workload) -> list[Finding]:
+    """Whether prompts were served from a cache: by the rows' own count, else by the server's counters."""
+    told = [row for row in good if row.cached_tok is not None and row.isl]
+    share, whose = 0.0, "of the prompt tokens came from the server's cache"
+    if told:
+        share = sum(row.cached_tok or 0 for row in told) / sum(row.isl or 0 for row in told)
+    elif queries := header.server.get("cache_queries_tok"):
+        share, whose = (
+            header.server.get("cache_hits_tok", 0) / queries,
+            "of the prompt tokens hit the server's cache, say its counters",
+        )
+    if share <= 0.1:
+        return []
+    meant = (
+        workload.shared_prefix_tok
+        or workload.turns > 1
+        or workload.trace
+        or header.load.get("prompt_source") == "given"
+    )
+    return [Finding(code="cached_prefix", level="note" if meant else "suspect", message=f"{share:.0%} {whose}.",
+                    hint="TTFT is that of cached prompts." if meant else
+                         "No two prompts of this run are alike, so another cache or a counting error stands behind it.")]  # fmt: skip
 
 
 def _about_sample(rows: Sequence[RequestRecord]) -> list[Finding]:

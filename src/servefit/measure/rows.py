@@ -1,7 +1,7 @@
 """From an exchange to its row: the status, with evidence; the times of its tokens; the counts, and whose they are."""
 
 import json
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,6 +187,8 @@ def _arrivals(body: Body, reply: Reply) -> tuple[list[int], list[int] | None, in
         reply.findings.add("bursty")
     if shared:
         reply.server["shared_reads"] = shared
+        if (first := bisect_right(reply.offsets, ends[min(bisect_left(ends, reply.offsets[0]), len(ends) - 1)])) > 1:
+            reply.server["first_read_chunks"] = first
     reply.sizes = sizes
     if counted:
         return times, units, answer

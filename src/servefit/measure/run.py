@@ -1,12 +1,10 @@
 """A measurement: from an endpoint and a workload to a run on disk, one row a request, each written as it ends."""
 
 import contextlib
-import gc
 import secrets
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
@@ -14,68 +12,20 @@ from typing import Any
 
 from servefit import __version__
 from servefit.errors import ServefitError
-from servefit.measure.client import Client, Exchange, Limits
-from servefit.measure.dialects import Ask
-from servefit.measure.health import Health, judge_run
-from servefit.measure.pace import ClosedLoop, OpenLoop, Pace
+from servefit.measure.address import is_loopback
+from servefit.measure.health import judge_run, worst
+from servefit.measure.load import Load, Options, Prepared, Progress
+from servefit.measure.overhead import own_overhead
+from servefit.measure.plausible import about_physics, about_this_machine, known_shape
 from servefit.measure.probe import Endpoint, accept, complain, discover, learn_tokens
-from servefit.measure.prompts import PromptMaker, make_prompt
-from servefit.measure.rows import Planned, make_row
+from servefit.measure.prompts import PromptMaker
 from servefit.measure.server_side import ask_metrics, difference
-from servefit.measure.until import Until
 from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
 from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request, schedule_sha256
 from servefit.workload.workload import Workload, workload_sha256
 
-_HELD_TOK = 2_000_000
-"""Token times held in memory, about 32 bytes each, before the rows are read from the file again at the end."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a measurement is, for whoever watches it."""
-
-    step: str
-    done: int = 0
-    total: int = 0
-    busy: int = 0
-    elapsed_s: float = 0.0
-    by_status: dict[str, int] = field(default_factory=dict)
-    ttft_s: tuple[float, ...] = ()
-    """TTFT of the last successes."""
-    itl_s: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How to measure, beside what."""
-
-    out: Path
-    probe: bool = True
-    """Ask the endpoint what it is and accepts, a cold request and a warm-up first. Off, the first request counts."""
-    prompt: str | None = None
-    keep_text: bool = False
-    resume: bool = False
-    kernel_clock: bool = True
-    limits: Limits = field(default_factory=Limits)
-    progress: Callable[[Progress], None] | None = None
-    until: Until | None = None
-    """Ends the load once it has seen enough; what is under way is still waited for."""
-    may_send: Callable[[str, int, int], bool] | None = None
-    """Asked before each request (its id, prompt tokens, answer tokens): False ends the load, as at a spend cap."""
-    settled: Callable[[RequestRecord], None] | None = None
-    """Told each row as it ends, warm-up and cold start too: what was really used."""
-
-
-@dataclass(slots=True)
-class Prepared:
-    """What is known before the clock starts."""
-
-    endpoint: Endpoint
-    maker: PromptMaker
-    rows: list[RequestRecord] = field(default_factory=list)
-    start_ns: int = 0
+__all__ = ["Load", "Options", "Prepared", "Progress", "default_folder", "measure", "prepare"]
 
 
 def measure(
@@ -126,6 +76,7 @@ def measure(
         held = None if options.resume or load.rows is None else [*prepared.rows, *load.rows]
         rows = held if held is not None else list(iter_rows(options.out))
         final = judge_run(Run(header=header, rows=tuple(rows)), health, workload, interrupted=interrupted)
+        final = _with_findings(final, _physics(Run(header=header, rows=tuple(rows)), prepared.endpoint, options))
         if load.capped:
             word = Finding(code="capped", level="note", message=f"The spend cap ended the load after {load.recorded} requests.",
                            hint="Raise [caps] in servefit.toml, or ask for less.")  # fmt: skip
@@ -167,251 +118,29 @@ def prepare(
         if not endpoint.expect_failure:
             raise
         return Prepared(endpoint=replace(endpoint, model=endpoint.model or "default"), maker=maker, start_ns=start_ns)
-    return Prepared(endpoint=found, maker=maker, rows=[cold, *warm], start_ns=start_ns)
+    _tell(options, Progress(step="weighing our own overhead"))
+    overhead = own_overhead(kernel_clock=options.kernel_clock)
+    return Prepared(endpoint=found, maker=maker, overhead=overhead, rows=[cold, *warm], start_ns=start_ns)
 
 
-class Load:
-    """The load itself: one loop that sends what is due, reads what has come, and in its idle moments writes rows."""
+def _with_findings(header: RunHeader, found: Sequence[Finding]) -> RunHeader:
+    """The header with more findings, its verdict the worst of all."""
+    findings = (*header.findings, *found)
+    return replace(header, findings=findings, verdict=worst(findings))
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        workload: Workload,
-        requests: Sequence[Request],
-        options: Options,
-        writer: RunWriter,
-        *,
-        base_s: float = 0.0,
-    ) -> None:
-        self._endpoint = prepared.endpoint
-        self._maker = prepared.maker
-        self._workload = workload
-        self._requests = requests
-        self._options = options
-        self._writer = writer
-        self._zero_ns = prepared.start_ns - round(base_s * 1e9)
-        self._client = Client(prepared.endpoint.address, limits=options.limits, kernel_clock=options.kernel_clock)
-        self._client.watch = self._still_sane
-        self._client.fresh = prepared.endpoint.fresh
-        self._ready: deque[Exchange] = deque()
-        self._built = 0
-        self._backlog: deque[Exchange] = deque()
-        self._done = 0
-        self.rows: list[RequestRecord] | None = []
-        """The rows, while they are few enough to be held; None after that, when they are in the file alone."""
-        self._held_tok = 0
-        self._by_status: Counter[str] = Counter()
-        self._ttft: deque[float] = deque(maxlen=1000)
-        self._itl: deque[float] = deque(maxlen=5000)
-        self._late_ns: list[int] = []
-        self._told_ns = 0
-        self.capped = False
-        """Whether a cap ended the load before its last request."""
-        self._health = Health()
-        self._ahead = self._connections_wanted(prepared)
 
-    # --- the loop ---------------------------------------------------------------------------------------------------
-
-    def drive(self) -> None:
-        """Send everything and record everything. Ends when the last request has."""
-        client = self._client
-        client.open_ahead(self._ahead)
-        self._build(max(64, 2 * self._ahead))
-        client.settle(self._options.limits.connect_s)
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        try:
-            self._health.start()
-            pace = self._pace(monotonic_ns() + 2_000_000)
-            while True:
-                due = self._send_due(pace)
-                if due is None and not client.busy and not self._backlog:
-                    break
-                self._turn(pace, due)
-        finally:
-            gc.enable()
-            gc.unfreeze()
-            self._health.stop()
-
-    def _send_due(self, pace: Pace) -> int | None:
-        """Send all that is due; when the next is, None where nothing is until an answer ends."""
-        sent = 0
-        until = self._options.until
-        while (due := pace.due_ns()) is not None and not (until is not None and until.enough):
-            now = monotonic_ns()
-            if due > now or sent >= 64:
-                return due
-            if not self._ready:
-                self._build(1)
-                now = monotonic_ns()
-            if self.capped or not self._may_send(self._ready[0].owner):
-                return None
-            exchange = self._ready.popleft()
-            _, user, exchange.due_ns = pace.take(now)
-            exchange.owner = replace(exchange.owner, user=user) if user is not None else exchange.owner
-            self._client.send(exchange)
-            if len(self._late_ns) < 1_000_000:
-                self._late_ns.append(max(0, (exchange.started_ns - due)))
-            sent += 1
-        return None
-
-    def _may_send(self, planned: Planned) -> bool:
-        """Whether the cap leaves room; asked again once everything that has ended is settled."""
-        may_send = self._options.may_send
-        if may_send is None or may_send(planned.id, planned.isl or 0, planned.osl or 0):
-            return True
-        while self._backlog:
-            self._record(self._backlog.popleft())
-        self.capped = not may_send(planned.id, planned.isl or 0, planned.osl or 0)
-        return not self.capped
-
-    def _turn(self, pace: Pace, due: int | None) -> None:
-        """Read once; where nothing had come, use the moment."""
-        client = self._client
-        now = monotonic_ns()
-        chores = bool(self._backlog) or self._unbuilt()
-        until = now if chores else due if due is not None else now + 250_000_000
-        reads = client.counters.reads
-        ended = client.poll(until)
-        if ended:
-            now = monotonic_ns()
-            for exchange in ended:
-                pace.ended(exchange.owner.user, now)
-            self._backlog.extend(ended)
-        elif client.counters.reads == reads:
-            self._idle(due)
-        if len(self._backlog) > 4 * self._ahead + 256:
-            self._record(self._backlog.popleft())
-        now = monotonic_ns()
-        if self._options.progress is not None and now - self._told_ns > 250_000_000:
-            self._told_ns = now
-            self._report()
-
-    def _idle(self, due: int | None) -> None:
-        """One small piece of work that can wait: a row, a prompt, a fresh connection."""
-        if self._backlog:
-            self._record(self._backlog.popleft())
-        elif self._unbuilt():
-            self._build(1)
-        elif due is not None and due - monotonic_ns() > 30_000_000:
-            self._client.freshen(1)
-
-    def _unbuilt(self) -> bool:
-        return self._built < len(self._requests) and len(self._ready) < max(64, 2 * self._ahead)
-
-    def _build(self, count: int) -> None:
-        """Make the bytes of the next `count` requests, so that sending is one system call."""
-        endpoint, workload = self._endpoint, self._workload
-        for request in self._requests[self._built : self._built + count]:
-            prompt, isl = make_prompt(self._maker, request, workload.seed)
-            ask = Ask(model=endpoint.model, prompt=prompt, osl=request.osl, fields=endpoint.fields)
-            planned = Planned(
-                id=str(request.id),
-                isl=isl,
-                isl_tolerance_frac=self._maker.tolerance_frac,
-                osl=request.osl,
-                eos_off="ignore_eos" in endpoint.fields or "min_tokens" in endpoint.fields,
-                session=request.session,
-                expect_failure=endpoint.expect_failure,
-            )
-            exchange = Exchange(request.id, endpoint.wire(ask), owner=planned)
-            exchange.due_when_sent = workload.concurrency is not None
-            exchange.watch_bytes = 65_536 + 2_048 * request.osl
-            self._ready.append(exchange)
-            self._built += 1
-
-    def _pace(self, start_ns: int) -> Pace:
-        load = self._workload
-        if load.concurrency is not None:
-            return ClosedLoop(
-                self._requests, start_ns, concurrency=load.concurrency, think_s=load.think_s, ramp_s=load.ramp_s
-            )
-        first = self._requests[0].due_s if self._options.resume and self._requests else 0.0
-        return OpenLoop(self._requests, start_ns - round(first * 1e9))
-
-    def _connections_wanted(self, prepared: Prepared) -> int:
-        """Connections to open before the clock starts: the users, or what Little's law expects of the first request."""
-        if self._workload.concurrency is not None:
-            return min(self._workload.concurrency, len(self._requests))
-        took = max((row.e2e_s or 0.0 for row in prepared.rows), default=0.0)
-        span = self._requests[-1].due_s - self._requests[0].due_s if self._requests else 0.0
-        rate = len(self._requests) / span if span > 0 else len(self._requests)
-        return max(1, min(int(1.5 * rate * took) + 2, len(self._requests), 256))
-
-    # --- rows -------------------------------------------------------------------------------------------------------
-
-    def _record(self, exchange: Exchange) -> None:
-        """Make the row of an exchange, write it, let go of its bytes."""
-        row = make_row(
-            exchange,
-            exchange.owner,
-            self._endpoint.dialect,
-            start_ns=self._zero_ns,
-            keep_text=self._options.keep_text,
-            secret=self._endpoint.secret,
-        )
-        self._writer.append(row)
-        if self._options.settled is not None:
-            self._options.settled(row)
-        if self.rows is not None:
-            self._held_tok += len(row.chunk_s) + 50
-            self.rows.append(row)
-            if self._held_tok > _HELD_TOK:
-                self.rows = None
-        self._done += 1
-        self._by_status[row.status] += 1
-        if self._options.until is not None:
-            self._options.until.saw(row)
-        if row.ok and row.ttft_s is not None:
-            self._ttft.append(row.ttft_s)
-            self._itl.extend(row.itl_s[-50:])
-        self._health.saw(row)
-
-    def _still_sane(self, exchange: Exchange) -> int | None:
-        """Whether a long answer may go on: its next mark in bytes, or None where it passed what was asked by far."""
-        planned: Planned = exchange.owner
-        from servefit.measure.reply import Reply
-
-        reply = Reply()
-        if exchange.http_status == 200:
-            self._endpoint.dialect.read(bytes(exchange.body), reply)
-        limit = 2 * (planned.osl or 0) + 64
-        return None if len(reply.offsets) > limit else 2 * len(exchange.body)
-
-    def cancel(self, why: str) -> None:
-        """Cut off what is under way and record all of it."""
-        self._backlog.extend(self._client.cancel_all(why))
-        while self._backlog:
-            self._record(self._backlog.popleft())
-
-    @property
-    def recorded(self) -> int:
-        """How many requests have their row."""
-        return self._done
-
-    def close(self) -> None:
-        """Let go of the connections."""
-        self._client.close()
-
-    def health(self) -> Health:
-        """What the client saw of itself."""
-        self._health.take(self._client.counters, self._late_ns, clock=self._client.clock)
-        return self._health
-
-    def _report(self) -> None:
-        elapsed = (monotonic_ns() - self._health.started_ns) / 1e9
-        progress = Progress(
-            step="measuring",
-            done=self._done,
-            total=len(self._requests),
-            busy=self._client.busy,
-            elapsed_s=elapsed,
-            by_status=dict(self._by_status),
-            ttft_s=tuple(self._ttft),
-            itl_s=tuple(self._itl),
-        )
-        _tell(self._options, progress)
+def _physics(run: Run, endpoint: Endpoint, options: Options) -> list[Finding]:
+    """What cannot be true on the device that was named, where the model is one that we know."""
+    device = options.device
+    if device is None and not (is_loopback(endpoint.address) and options.probe):
+        return []
+    shape = known_shape([endpoint.model, endpoint.name])
+    if device is None:
+        return [] if shape is None else about_this_machine(run, shape, options.precision)
+    if shape is None:
+        return [Finding(code="physics_unknown", level="note",
+                        message=f"'{endpoint.model}' is in no catalogue, so its times were not held against the device.")]  # fmt: skip
+    return about_physics(run, device, shape, options.precision)
 
 
 def _tell(options: Options, progress: Progress) -> None:

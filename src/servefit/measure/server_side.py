@@ -1,4 +1,4 @@
-"""What the server says of itself, before and after the load: the counters of vLLM's and llama.cpp's /metrics.
+"""What the server says of itself, before and after the load: the counters of vLLM's, SGLang's and llama.cpp's /metrics.
 
 Put beside our own figures, never in their place: queue, prefill and decode time, cached tokens, preemptions, KV use.
 """
@@ -24,6 +24,11 @@ _COUNTERS = {
     "llamacpp:tokens_predicted_total": "output_tok",
     "llamacpp:tokens_predicted_seconds_total": "decode_s",
     "llamacpp:n_decode_total": "decode_calls",
+    "sglang:prompt_tokens_total": "prompt_tok",
+    "sglang:generation_tokens_total": "output_tok",
+    "sglang:cached_tokens_total": "cached_tok",
+    "sglang:time_to_first_token_seconds_sum": "ttft_s",
+    "sglang:time_to_first_token_seconds_count": "ttft_n",
 }
 _GAUGES = {
     "vllm:kv_cache_usage_perc": "kv_used_frac",
@@ -34,6 +39,10 @@ _GAUGES = {
     "llamacpp:requests_processing": "running",
     "llamacpp:requests_deferred": "waiting",
     "llamacpp:n_busy_slots_per_decode": "busy_seats_mean",
+    "sglang:num_running_reqs": "running",
+    "sglang:num_queue_reqs": "waiting",
+    "sglang:token_usage": "kv_used_frac",
+    "sglang:cache_hit_rate": "cache_hit_frac",
 }
 
 

@@ -1,0 +1,70 @@
+"""The steady window of a run: after the cold wave of the start, before the drain of the end."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+from servefit.records import Finding, RequestRecord, Run
+from servefit.units import fmt_s
+from servefit.workload.workload import Workload
+
+LEAST = 10
+"""Requests below which a window says nothing that the whole run does not."""
+
+
+def find_window(rows: Sequence[RequestRecord], workload: Workload) -> tuple[float, float] | None:
+    """From when to when the load was steady, in seconds since the run's start; None where no such window can be told.
+
+    Closed loop: from the moment when every user has had the first token of its first answer (all at once at the start,
+    their prompts stood in each other's way) to the last sending (after it, users find nothing left to ask). Open loop:
+    from the first answer's end to the last due time. A request belongs to the window by its due time. None for a burst,
+    for stages whose rate changes by intent, and where fewer than ten requests are left.
+    """
+    if workload.stages or (workload.concurrency is None and workload.arrivals == "burst"):
+        return None
+    ordered = sorted(rows, key=lambda row: row.due_s)
+    if not ordered:
+        return None
+    if workload.concurrency is not None:
+        wave = ordered[: workload.concurrency]
+        start = max(row.chunk_s[0] if row.chunk_s else row.done_s or row.due_s for row in wave)
+    else:
+        start = min(row.done_s or row.due_s for row in ordered)
+    end = ordered[-1].due_s
+    inside = sum(start <= row.due_s <= end for row in ordered)
+    return (start, end) if inside >= LEAST and end > start else None
+
+
+def in_window(run: Run) -> Run | None:
+    """The run with only the load rows that were due in its window; None where it has none."""
+    if run.header.window_s is None:
+        return None
+    start, end = run.header.window_s
+    return replace(run, rows=tuple(row for row in run.load_rows if start <= row.due_s <= end))
+
+
+def window_tok_per_s(run: Run) -> float | None:
+    """Output tokens that arrived in the window, of whatever request, over its length; None where there is no window."""
+    if run.header.window_s is None:
+        return None
+    start, end = run.header.window_s
+    tokens = 0
+    for row in run.load_rows:
+        if row.ok and row.chunk_s and row.chunk_s[-1] >= start and row.chunk_s[0] <= end:
+            sizes = row.chunk_tok or (1,) * len(row.chunk_s)
+            tokens += sum(k for at, k in zip(row.chunk_s, sizes, strict=True) if start <= at <= end)
+    return tokens / (end - start)
+
+
+def about_trend(rows: Sequence[RequestRecord], workload: Workload) -> list[Finding]:
+    """Whether an open loop's queue grew: the later half waits for its first token half as long again as the earlier."""
+    good = sorted((row for row in rows if row.ok and row.ttft_s is not None), key=lambda row: row.due_s)
+    if workload.concurrency is not None or workload.stages or len(good) < 2 * LEAST or workload.arrivals == "burst":
+        return []
+    half = len(good) // 2
+    early, late = (median(row.ttft_s or 0.0 for row in part) for part in (good[:half], good[half:]))
+    if late < 1.5 * early + 0.05:
+        return []
+    return [Finding(code="queue_grows", level="suspect",
+                    message=f"TTFT grew from {fmt_s(early)} to {fmt_s(late)} (medians of the two halves): the queue was still growing.",
+                    hint="The rate is above what this server carries; its percentiles depend on when you stop.")]  # fmt: skip
