@@ -178,8 +178,9 @@ def roofline(
     ends = [min([0.5, ridge / 64, *(p[1] / 2 for p in points)]), max([ridge * 16, *(p[1] * 2 for p in points)])]
     roof = [{"x": x, "y": min(peak_flop_per_s, x * bandwidth_bytes_per_s) / 1e12} for x in (ends[0], ridge, ends[1])]
     dots = [{"x": i, "y": f / 1e12, "s": n} for n, i, f in points]
-    x_field = _quantity("x", "flop per byte read (log)", scale={"type": "log"})
-    y_field = _quantity("y", "Tflop/s (log)", scale={"type": "log"})
+    axis = {"tickCount": 5, "format": "~g"}
+    x_field = _quantity("x", "flop per byte read (log)", scale={"type": "log"}, axis=axis)
+    y_field = _quantity("y", "Tflop/s (log)", scale={"type": "log"}, axis=axis)
     layer = [
         {
             "data": {"values": roof},

@@ -46,7 +46,10 @@ def command(folder: Path, port: int, lan: bool) -> None:
         _say_what_lan_means(address, folder)
     click.echo("Ctrl-C ends it.")
     config = uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False, date_header=False)
-    uvicorn.Server(config).run(sockets=[sock])
+    try:
+        uvicorn.Server(config).run(sockets=[sock])
+    finally:
+        app.state.desk.live.close()
 
 
 def _lan_address() -> str:
@@ -64,7 +67,7 @@ def _say_what_lan_means(address: str, folder: Path) -> None:
     import segno
 
     click.echo(
-        f"Whoever has this address can read the runs in {folder.resolve()}, rate cards and run simulations; nothing else."
+        f"Whoever has this address can read the runs in {folder.resolve()}, rate cards, type numbers, simulate and write plans; nothing else."
     )
     click.echo("It is not encrypted, and browsers record audio only on localhost or https.")
     segno.make(address).terminal(compact=True)

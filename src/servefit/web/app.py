@@ -5,6 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -12,9 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from servefit.charts import embed
+from servefit.charts.figures import Chart
 from servefit.errors import ServefitError
 from servefit.units import fmt, fmt_bytes, fmt_percent, fmt_s
-from servefit.web import drill, overview
+from servefit.web import drill, overview, plan, runs
 from servefit.web.desk import Desk
 from servefit.web.guard import Guard
 
@@ -32,11 +35,15 @@ def create_app(folder: Path, *, hosts: Collection[str], token: str | None = None
         lstrip_blocks=True,
     )
     templates.filters |= {"num": fmt, "sec": fmt_s, "bytes": fmt_bytes, "percent": fmt_percent}
+    templates.globals |= {"figure": _figure}
     desk = Desk(folder=folder, templates=templates)
     app = Starlette(
         routes=[
             *overview.routes(),
             *drill.routes(),
+            *runs.routes(),
+            *plan.routes(),
+            Route("/static/draw.js", _draw),
             Route("/health", _health),
             Mount("/static/vendor", StaticFiles(directory=VENDOR)),
             Mount("/static", StaticFiles(directory=HERE / "static")),
@@ -46,6 +53,14 @@ def create_app(folder: Path, *, hosts: Collection[str], token: str | None = None
     )
     app.state.desk = desk
     return app
+
+
+def _figure(chart: Chart) -> Markup:
+    return Markup(embed.figure_html(chart, anchor=f"chart-{chart.name}"))  # noqa: S704 - figure_html escapes
+
+
+async def _draw(_: Request) -> Response:
+    return Response(embed.DRAW_JS, media_type="text/javascript")
 
 
 async def _health(_: Request) -> Response:
