@@ -16,10 +16,12 @@ from starlette.staticfiles import StaticFiles
 from servefit.charts import embed
 from servefit.charts.figures import Chart
 from servefit.errors import ServefitError
+from servefit.learn.glossary import find_term
 from servefit.units import fmt, fmt_bytes, fmt_percent, fmt_s
 from servefit.web import drill, overview, plan, runs
 from servefit.web.desk import Desk
 from servefit.web.guard import Guard
+from servefit.web.words import anchor
 
 HERE = Path(str(files("servefit.web")))
 VENDOR = Path(str(files("servefit.charts"))) / "vendor"
@@ -34,7 +36,14 @@ def create_app(folder: Path, *, hosts: Collection[str], token: str | None = None
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"num": fmt, "sec": fmt_s, "bytes": fmt_bytes, "percent": fmt_percent}
+    templates.filters |= {
+        "num": fmt,
+        "sec": fmt_s,
+        "bytes": fmt_bytes,
+        "percent": fmt_percent,
+        "anchor": anchor,
+        "term": find_term,
+    }
     templates.globals |= {"figure": _figure}
     desk = Desk(folder=folder, templates=templates)
     app = Starlette(

@@ -38,12 +38,12 @@ class Desk:
     def page(self, request: Request, template: str, *, title: str, status: int = 200, **values: Any) -> HTMLResponse:
         """One page from its template, everything escaped; the words that it marks come with their definitions."""
         values = {"charted": False, **values}
-        values |= {"title": title, "path": request.url.path, "pages": PAGES, "version": __version__, "words": Words()}
+        values |= {"title": title, "path": request.url.path, "pages": PAGES, "version": __version__, "lexicon": Words()}
         return HTMLResponse(self.templates.get_template(template).render(values), status_code=status)
 
     def fragment(self, template: str, **values: Any) -> str:
         """A part of a page, for a script to put in its place."""
-        return self.templates.get_template(template).render(values | {"words": Words(bare=True)})
+        return self.templates.get_template(template).render(values | {"lexicon": Words(bare=True)})
 
 
 def desk_of(request: Request) -> Desk:
