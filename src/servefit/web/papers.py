@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from servefit import __version__
 from servefit.errors import AnswerIsNo, ServefitError
-from servefit.files import read_text, write_text
+from servefit.files import read_text
 from servefit.plan.edges import show
 from servefit.plan.files import load_plan, save_plan
 from servefit.web.desk import desk_of
@@ -40,10 +38,8 @@ def write_up(ask: Ask, folder: Path, author: Author) -> str:
 
     Raises AnswerIsNo where it does not pass and no reason is given to take it all the same.
     """
-    from servefit.decide.bundle import inputs_of
+    from servefit.api import write_decision
     from servefit.decide.choice import choose
-    from servefit.decide.quantities import Ledger
-    from servefit.decide.writeup import Choices, write
     from servefit.plan.search import make_plan
 
     spec = spec_of(ask, seeds=3, n=PLANNED)
@@ -54,15 +50,13 @@ def write_up(ask: Ask, folder: Path, author: Author) -> str:
     chosen = choose(plan, mine.id, despite=author.despite)
     home = _new_folder(folder, ask)
     save_plan(plan, home / "plan.json")
-    inputs, _ = inputs_of(plan, home / "plan.json", {}, home)
-    ledger = Ledger(plan=plan, candidate=chosen, label=inputs[0].path, runs=())
-    choices = Choices(
-        date=datetime.now(tz=UTC).date().isoformat(),
-        tool_version=__version__,
-        deciders=(author.decider,) if author.decider.strip() else (),
+    write_decision(
+        home / "plan.json",
+        home / "decision.md",
+        candidate=chosen.id,
         despite=author.despite,
+        deciders=(author.decider,) if author.decider.strip() else (),
     )
-    write_text(home / "decision.md", write(ledger, inputs, choices))
     return (home / "decision.md").relative_to(folder).as_posix()
 
 
