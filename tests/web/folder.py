@@ -6,7 +6,7 @@ from pathlib import Path
 
 from servefit.calibrate.calibration import Calibration, save_calibration
 from servefit.physics.steptime import StepTime
-from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, save_run
+from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, header_to_json, row_to_json
 
 SCRIPT = '<script>document.title="owned"</script><img src=x onerror="document.title=1">'
 
@@ -52,32 +52,37 @@ def header(target: str, *, url: str = "http://127.0.0.1:8080", started: str = "2
     return RunHeader(**(values | more))
 
 
+def put(run: Run, folder: Path) -> None:
+    """The run in its folder, without the syncing to disk that a measurement needs."""
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(header_to_json(run.header)))
+    (folder / "requests.jsonl").write_text("".join(row_to_json(row) + "\n" for row in run.rows))
+
+
 def make(folder: Path, *, extra: int = 0) -> Path:
     """Fill `folder`: short and long, local and hosted, failures expected and not, a script tag, a damaged run."""
     runs = folder / "runs"
-    save_run(Run(header=header("laptop"), rows=tuple(rows(20))), runs / "short")
+    put(Run(header=header("laptop"), rows=tuple(rows(20))), runs / "short")
     long = header("laptop", started="2026-11-30T10:05:00+00:00", workload_sha256="b" * 64, verdict="suspect", findings=(
         Finding(code="prompt_cut", level="suspect", message="The prompt was cut.", hint="Raise the context."),),
         load={"kind": "closed", "concurrency": 1, "n": 10, "isl": 8000, "osl": 24})  # fmt: skip
-    save_run(Run(header=long, rows=tuple(rows(10, isl=8000, ttft_s=4.21, itl_s=0.0241, seed=1))), runs / "long")
+    put(Run(header=long, rows=tuple(rows(10, isl=8000, ttft_s=4.21, itl_s=0.0241, seed=1))), runs / "long")
     hosted = header("gpt-oss-20b", url="https://api.example.test/v1", started="2026-11-30T10:10:00+00:00")
-    save_run(
-        Run(header=hosted, rows=(*rows(8, seed=2), failed("8", "rate_limited", "429: slow down"))), runs / "hosted"
-    )
+    put(Run(header=hosted, rows=(*rows(8, seed=2), failed("8", "rate_limited", "429: slow down"))), runs / "hosted")
     gone = header("old-model", url="https://api.example.test/v1", started="2026-11-30T10:11:00+00:00")
-    save_run(Run(header=gone, rows=(failed("0", "not_found", "no such model", expected=True),)), runs / "expected")
+    put(Run(header=gone, rows=(failed("0", "not_found", "no such model", expected=True),)), runs / "expected")
     evil = header(SCRIPT, model=SCRIPT, started="2026-11-30T10:12:00+00:00")
-    save_run(
+    put(
         Run(header=evil, rows=(*rows(3, seed=3, text=SCRIPT), failed("9", "bad_stream", SCRIPT))),
         runs / f"{SCRIPT[:8]}x y&z",
     )
     broken = runs / "broken"
-    save_run(Run(header=header("laptop"), rows=tuple(rows(2))), broken)
+    put(Run(header=header("laptop"), rows=tuple(rows(2))), broken)
     (broken / "requests.jsonl").write_text('{"id": nonsense}\n{"id":"1","status":"ok","due_s":0}\n')
     (runs / "headless").mkdir()
     (runs / "headless" / "run.json").write_text("{")
     for i in range(extra):
-        save_run(Run(header=header(f"many-{i}"), rows=tuple(rows(1, osl=2))), folder / "many" / f"{i:04}")
+        put(Run(header=header(f"many-{i}"), rows=tuple(rows(1, osl=2))), folder / "many" / f"{i:04}")
     step = StepTime(const_s=0.012, per_seq_s=0.0002, per_kv_tok_s=2e-7, per_prefill_tok_s=2e-4, source="measured")
     save_calibration(
         Calibration(step=step, device="a100-80gb", engine="llama.cpp", model="llama-3.1-8b"),

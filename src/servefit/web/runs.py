@@ -17,12 +17,12 @@ from servefit.errors import ServefitError
 from servefit.explain.case import Wall, wall_of
 from servefit.explain.rules import Diagnosis, diagnose_run
 from servefit.objectives import Summary, failures_as_inf, summarize
-from servefit.records import STATUSES, RequestRecord, Run, RunHeader, load_run
+from servefit.records import STATUSES, RequestRecord, Run, RunHeader
 from servefit.stats import is_slowest, rank
 from servefit.units import fmt_s
 from servefit.web.desk import Desk, desk_of
 from servefit.web.shelf import Shelved, all_runs, inside, shelved
-from servefit.web.timing import Failure, Timing, failures_of, timing_of, where_of
+from servefit.web.timing import Failure, Timing, failures_of, read_run, where_of
 
 PER_PAGE = 50
 TIMED = 12
@@ -55,7 +55,7 @@ def listing(request: Request) -> Response:
     number = request.query_params.get("page", "1")
     page = min(max(1, int(number) if number.isdecimal() and len(number) < 7 else 1), pages)
     shown = found[(page - 1) * PER_PAGE : page * PER_PAGE]
-    timed = [(r, desk.timings.of(r, desk.folder)) for r in shown if r.header is not None][:TIMED]
+    timed = [(r, desk.timings.of(r, desk.folder)) for r in [r for r in shown if r.header is not None][:TIMED]]
     return desk.page(
         request,
         "runs.html",
@@ -115,14 +115,10 @@ def read(folder: Path, path: str) -> Read:
     if not (at / "run.json").is_file() or (at / "run.json").is_symlink() or (at / "requests.jsonl").is_symlink():
         raise HTTPException(404)
     try:
-        run = load_run(at)
-        return Read(path=path, run=run, summary=summarize(run), timing=timing_of(run, path), failures=failures_of(run))
+        run, timing = read_run(at, path)
     except ServefitError as error:
         raise ServefitError(error.message.replace(f"{folder}/", ""), hint=error.hint) from None
-    except (TypeError, ValueError, AttributeError, ArithmeticError, KeyError) as error:
-        raise ServefitError(
-            f"{path} is damaged: a row holds what no row can hold ({error}).", hint="Restore it, or measure again."
-        ) from None
+    return Read(path=path, run=run, summary=summarize(run), timing=timing, failures=timing.failures)
 
 
 def one(request: Request) -> Response:

@@ -77,6 +77,17 @@ def timing_of(run: Run, path: str) -> Timing:
     )
 
 
+def read_run(folder: Path, path: str) -> tuple[Run, Timing]:
+    """The run in `folder`, called `path`, and its timing. Raises ServefitError where it is damaged in any way."""
+    try:
+        run = load_run(folder)
+        return run, timing_of(run, path)
+    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+        raise ServefitError(
+            f"{path} is damaged: a row holds what no row can hold ({error}).", hint="Restore it, or measure again."
+        ) from None
+
+
 def failures_of(run: Run) -> tuple[Failure, ...]:
     """The run's failures by status, the commonest first, each with its commonest reason."""
     failed = [r for r in run.load_rows if not r.ok]
@@ -115,7 +126,7 @@ class Timings:
             found: Timing | str = f"{stat.st_size / 1e6:,.0f} MB of rows: open it"
         else:
             try:
-                found = timing_of(load_run(folder / run.path), run.path)
+                found = read_run(folder / run.path, run.path)[1]
             except ServefitError as error:
                 found = error.message.replace(f"{folder}/", "")
         if len(self._known) > 2000:

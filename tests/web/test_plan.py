@@ -1,0 +1,153 @@
+"""The live plan: the form without script, the picture for a script, the newest question wins, the write-up."""
+
+import asyncio
+
+import pytest
+from starlette.testclient import TestClient
+
+from servefit.errors import AnswerIsNo
+from servefit.plan.files import load_plan
+from servefit.web import papers, picture
+from servefit.web.app import create_app
+from servefit.web.live import Live
+from servefit.web.picture import Ask, draw, spec_of
+from web import folder as made
+
+HOST = "127.0.0.1:8731"
+ORIGIN = {"origin": f"http://{HOST}"}
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A browser on this machine, whose workers end with the test."""
+    app = create_app(made.make(tmp_path), hosts=[HOST])
+    yield TestClient(app, base_url=f"http://{HOST}", follow_redirects=False)
+    app.state.desk.live.close()
+
+
+def ask(**more) -> Ask:
+    """A position of the sliders."""
+    values = {
+        "model": "llama-3.1-8b", "device": "a100-80gb", "precision": "bf16", "policy": "chunked", "seats": 32,
+        "rate_req_per_s": 4.0, "isl": 512, "osl": 64, "ttft_s": 0.5, "tpot_s": 0.03, "goodput_frac": 0.99,
+    }  # fmt: skip
+    return Ask(**(values | more))
+
+
+def test_the_form_works_without_script(page):
+    """Every slider is a number in a form; sent, the answer has checks, band, curve and roof as tables."""
+    text = page.get("/plan?show=all&osl=32&seats=8&rate=2").text
+    assert 'name="seats" value="8"' in text and text.count("<figure") == 3
+    assert "p99 TTFT" in text and "goodput" in text and "Passes from" in text
+
+
+@pytest.mark.parametrize("query", ["seats=many", "seats=0", "rate=1e9", "model=../../etc/passwd", "model=gpt-17", "device=x.toml",
+                                   "policy=hope", "precision=q99", "device=measured:nowhere", "device=measured:../x"])  # fmt: skip
+def test_what_cannot_be_is_one_sentence(page, query):
+    """A wrong number, name or path: a sentence and the form, no crash."""
+    answer = page.get(f"/plan?{query}")
+    assert answer.status_code == 400 and 'role="alert"' in answer.text and 'name="seats"' in answer.text
+    assert page.get(f"/plan/picture?{query}").status_code == 400
+
+
+def test_checks_are_the_planners_own():
+    """The picture's checks are those of the planner's candidate, made from the question alone."""
+    from servefit.plan.bases import find_bases, find_inputs
+    from servefit.plan.search import Group, Shared, make_candidate, make_schedules
+
+    seen = draw(ask(), whole=False)
+    spec = spec_of(ask())
+    inputs, schedules = find_inputs(spec), make_schedules(spec)
+    shared = Shared(spec=spec, inputs=inputs, schedules=schedules, contexts_tok=(576,), scores={})
+    base = find_bases(spec, inputs, context_tok=576)[0]
+    theirs = make_candidate(shared, Group(base=base, policy="chunked", budget_tok=2048, replicas=1), 32).checks
+    for mine, other in zip(seen.checks, theirs, strict=True):
+        assert mine.name == other.name and mine.verdict == other.verdict
+        assert mine.value == pytest.approx(other.value, rel=0.02)
+
+
+def test_the_band_and_the_curve_fail_at_their_far_ends():
+    """One seat misses TTFT at 4 requests a second, 32 do not; eight times the load misses it too; memory is seen."""
+    seen = draw(ask())
+    by_seats = {t.x: t.passes for t in seen.band}
+    assert not by_seats[1] and by_seats[32] and "Passes from" in seen.range_said
+    assert seen.curve[0].passes and seen.curve[0].x < 4 and not draw(ask(rate_req_per_s=100.0)).curve[-1].passes
+    assert draw(ask(device="rtx-4090", model="llama-3.1-70b")).verdict == "fail"
+
+
+def test_a_target_that_moves_simulates_nothing_of_band_and_curve_again(monkeypatch):
+    """Only the checks' own runs: what was simulated is remembered."""
+    draw(ask())
+    ran = []
+    real = picture.run
+    monkeypatch.setattr(picture, "run", lambda scenario: ran.append(1) or real(scenario))
+    looser = draw(ask(ttft_s=0.6))
+    assert ran == [] and looser.checks[0].target == 0.6
+
+
+def test_a_calibration_in_the_folder_is_a_device(page):
+    """It is in the list as this machine, measured, and its step time is the calibration's."""
+    text = page.get("/plan").text
+    assert "This machine, measured: a100-80gb, llama-3.1-8b" in text
+    seen = page.get("/plan?device=measured:cal/calibration.json&osl=32").text
+    assert "calibration of llama.cpp on a100-80gb" in seen
+
+
+def test_the_newest_question_of_a_page_wins(monkeypatch):
+    """Three moves at once: the first is under way and the last is drawn, the one between is not; other pages are untouched."""
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    first, go = threading.Event(), threading.Event()
+    drawn = []
+
+    def slow(asked):
+        drawn.append(asked.seats)
+        first.set()
+        assert go.wait(10)
+        return asked.seats
+
+    monkeypatch.setattr(picture, "draw", slow)
+    live = Live()
+    live._now = ThreadPoolExecutor(1)
+
+    async def moves():
+        one = asyncio.create_task(live.draw(ask(seats=1), page="a"))
+        await asyncio.to_thread(first.wait, 10)
+        rest = [asyncio.create_task(live.draw(ask(seats=s), page=p)) for s, p in ((2, "a"), (3, "a"), (9, "b"))]
+        await asyncio.sleep(0)
+        go.set()
+        return await asyncio.gather(one, *rest)
+
+    assert asyncio.run(moves()) == [1, None, 3, 9] and drawn == [1, 3, 9]
+    live._now.shutdown()
+
+
+@pytest.mark.slow
+def test_written_up_it_verifies(tmp_path):
+    """plan.json and decision.md in the folder, every number bound; a failing one needs its reason; shown with its state."""
+    made.make(tmp_path)
+    small = ask(osl=16, isl=64)
+    where = papers.write_up(small, tmp_path, papers.Author(decider="Ada <b>"))
+    assert load_plan(tmp_path / where.replace("decision.md", "plan.json")).recommended
+    app = create_app(tmp_path, hosts=[HOST])
+    page = TestClient(app, base_url=f"http://{HOST}", follow_redirects=False)
+    text = page.get(f"/decisions/{where}").text
+    assert "Every number holds" in text and "What would change it" in text and "Ada <b>" not in text
+    assert where in page.get("/plan").text
+    assert page.get("/plans/" + where.replace("decision.md", "plan.json")).status_code == 200
+    path = tmp_path / where
+    path.write_text(
+        path.read_text()
+        .replace("<!--seats-->", "0<!--seats-->")
+        .replace("## Evidence", "## Evidence\n\n<script>x</script>")
+    )
+    text = page.get(f"/decisions/{where}").text
+    assert "A number does not hold" in text and "<script>x" not in text
+    with pytest.raises(AnswerIsNo):
+        papers.write_up(ask(tpot_s=0.001), tmp_path, papers.Author())
+
+
+def test_writing_from_elsewhere_is_refused(page):
+    """A cross-site post writes nothing."""
+    assert page.post("/plan/write", data={"seats": "8"}, headers={"origin": "http://evil.example"}).status_code == 403
