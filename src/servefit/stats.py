@@ -4,6 +4,7 @@ Nearest rank in integer arithmetic: float `p / 100 * n` gives a wrong rank for 1
 """
 
 import math
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -113,3 +114,101 @@ def spread(values: Iterable[float]) -> Spread:
         return Spread(n=0)
     p50, p90, p95, p99 = (ordered[rank(p, n) - 1] for p in (50, 90, 95, 99))
     return Spread(n=n, p50=p50, p90=p90, p95=p95, p99=p99, mean=math.fsum(ordered) / n, max=ordered[-1])
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+def percentile_difference(
+    a: Sequence[float], b: Sequence[float], p: int, rng: random.Random, *, confidence: float = 0.95, draws: int = 4000
+) -> tuple[float, float] | None:
+    """An interval for (p-th percentile of `b`) - (that of `a`), by bootstrap; None where either has too few values.
+
+    Nothing is resampled: the r-th smallest of n resampled values is the ceil(n * U)-th of the sample, U ~ Beta(r, n - r + 1),
+    so each draw costs the same at any n. Too few: where the percentile of one alone has no order-statistic interval at
+    this confidence (p95 below 59 values at 95%). Sources: Maritz and Jarrett, JASA 73 (1978) 194; Efron and Tibshirani, An
+    Introduction to the Bootstrap, 13.3. Takes values as independent; requests that share a queue are so only roughly.
+
+    >>> percentile_difference([1.0] * 80, [3.0] * 80, 95, random.Random(0))
+    (2.0, 2.0)
+    >>> percentile_difference([1.0] * 10, [3.0] * 10, 95, random.Random(0)) is None
+    True
+    """
+    if any(interval_ranks(p, len(values), confidence=confidence) is None for values in (a, b)):
+        return None
+    first, second = _percentile_draws(a, p, rng, draws), _percentile_draws(b, p, rng, draws)
+    gaps = sorted(y - x for x, y in zip(first, second, strict=True))
+    tail = round(draws * (1 - confidence) / 2)
+    return gaps[tail], gaps[-tail - 1]
+
+
+def _percentile_draws(values: Sequence[float], p: int, rng: random.Random, draws: int) -> list[float]:
+    ordered = sorted(values)
+    n = len(ordered)
+    r = rank(p, n)
+    return [ordered[max(1, math.ceil(n * rng.betavariate(r, n - r + 1))) - 1] for _ in range(draws)]
+
+
+def share_interval(hits: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval for a share of n trials; (0, 1) without trials.
+
+    >>> tuple(round(x, 4) for x in share_interval(0, 10))
+    (0.0, 0.2775)
+    """
+    if n == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share = hits / n
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def share_difference(a: tuple[int, int], b: tuple[int, int], *, confidence: float = 0.95) -> tuple[float, float]:
+    """An interval for share(b) - share(a), each (hits, trials): Newcombe's hybrid of two Wilson intervals.
+
+    His example, 56 of 70 against 48 of 80: from 0.0524 to 0.3339. Source: R. G. Newcombe, Statistics in Medicine 17
+    (1998) 873, method 10, table II (a).
+
+    >>> tuple(round(x, 4) for x in share_difference((48, 80), (56, 70)))
+    (0.0524, 0.3339)
+    """
+    (a_low, a_high), (b_low, b_high) = (share_interval(*pair, confidence=confidence) for pair in (a, b))
+    pa, pb = (hits / n if n else 0.5 for hits, n in (a, b))
+    down = math.hypot(pb - b_low, a_high - pa)
+    up = math.hypot(b_high - pb, pa - a_low)
+    return pb - pa - down, pb - pa + up
+
+
+def mean_difference(a: Sequence[float], b: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float] | None:
+    """Welch's interval for mean(b) - mean(a); None where either has fewer than five values.
+
+    Student's t by Abramowitz and Stegun 26.7.5, off by less than 1% from five degrees of freedom on at 95%.
+
+    >>> low, high = mean_difference([1, 2, 3, 4, 5, 6], [2, 3, 4, 5, 6, 7]); round(low, 2), round(high, 2)
+    (-1.41, 3.41)
+    """
+    if min(len(a), len(b)) < 5:
+        return None
+    means = [math.fsum(v) / len(v) for v in (a, b)]
+    squares = [math.fsum((x - m) ** 2 for x in v) / (len(v) - 1) / len(v) for v, m in zip((a, b), means, strict=True)]
+    spread_ = math.sqrt(sum(squares))
+    gap = means[1] - means[0]
+    if spread_ == 0:
+        return gap, gap
+    freedom = sum(squares) ** 2 / sum(s * s / (len(v) - 1) for s, v in zip(squares, (a, b), strict=True))
+    half = student_t(0.5 + confidence / 2, freedom) * spread_
+    return gap - half, gap + half
+
+
+def student_t(q: float, freedom: float) -> float:
+    """The q-quantile of Student's t, by Abramowitz and Stegun 26.7.5.
+
+    >>> round(student_t(0.975, 7), 2), round(student_t(0.995, 10), 2)
+    (2.36, 3.17)
+    """
+    z, v = NormalDist().inv_cdf(q), freedom
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / v + second / v**2 + third / v**3
