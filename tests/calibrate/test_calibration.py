@@ -7,9 +7,19 @@ import statistics
 import pytest
 
 from calibrate.synthetic import TRUTH, probe_like
-from servefit.calibrate.calibration import Domain, beyond, coefficient, draws, load_calibration, save_calibration
+from servefit.calibrate.calibration import (
+    Calibration,
+    Domain,
+    beyond,
+    coefficient,
+    draws,
+    load_calibration,
+    mean_step,
+    save_calibration,
+)
 from servefit.calibrate.fit import fit_runs
 from servefit.errors import ServefitError
+from servefit.physics.steptime import StepTime
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +84,14 @@ def test_truth_is_among_the_draws(learned):
     """The known constant lies inside the range of the drawn ones."""
     values = sorted(d.const_s for d in draws(learned, 500, random.Random(2)))
     assert values[0] < TRUTH.const_s < values[-1]
+
+
+def test_late_steps_are_in_the_mean_step_only():
+    """Each time grows by the share that late steps add, the bend too; a factor below 1 or absent changes nothing."""
+    step = StepTime(const_s=0.010, per_seq_s=0.001, front_end_s=0.004, bend=((1, 0.0), (4, 0.020)), p_norm=2.0)
+    late = mean_step(Calibration(step=step, mean_over_median=1.2))
+    assert (late.const_s, late.per_seq_s, late.front_end_s) == pytest.approx((0.012, 0.0012, 0.0048))
+    assert late.bend == ((1, 0.0), (4, pytest.approx(0.024))) and late.p_norm == 2.0
+    for factor in (None, 0.97):
+        assert mean_step(Calibration(step=step, mean_over_median=factor)) == step
+    assert mean_step(Calibration(step=step, mean_over_median=9.0)).const_s == pytest.approx(0.015)

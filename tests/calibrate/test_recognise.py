@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from calibrate.synthetic import TRUTH, probe_like, serve
-from servefit.calibrate.calibration import Batching
-from servefit.calibrate.recognise import recognise, settle, told
+from servefit.calibrate.calibration import Batching, Calibration
+from servefit.calibrate.recognise import recognise, server_config, settle, told
 
 
 def probed(policy, *, seats=8, budget_tok=128, noise=0.03, seed=0):
@@ -92,3 +92,21 @@ def test_fit_probes_are_enough_for_the_policy():
     """The runs that teach the step time also tell prompts-first from chunked."""
     assert recognise(probe_like(TRUTH, policy="continuous")).policy == "continuous"
     assert recognise(probe_like(TRUTH, policy="chunked")).policy == "chunked"
+
+
+def test_the_calibrated_server_is_simulated_as_it_ran():
+    """Its policy, seats, budget, cache and blocks, never padded; what is said otherwise wins; a wait with a limit is dynamic."""
+    seen = Calibration(
+        step=TRUTH,
+        batching=Batching(policy="static", seats=8, budget_tok=2048, timeout_s=2.0),
+        kv_tok=1024,
+        block_tok=32,
+    )
+    config = server_config(seen)
+    assert (config.policy, config.seats, config.budget_tok, config.timeout_s) == ("dynamic", 8, 2048, 2.0)
+    assert (config.kv_blocks, config.block_tok, config.padded) == (32, 32, False)
+    other = server_config(seen, policy="chunked", seats=4, budget_tok=64, kv_blocks=7)
+    assert (other.policy, other.seats, other.budget_tok, other.kv_blocks) == ("chunked", 4, 64, 7)
+    assert server_config(seen, timeout_s=0.5).timeout_s == 0.5
+    unknown = server_config(Calibration(step=TRUTH))
+    assert (unknown.policy, unknown.seats, unknown.kv_blocks, unknown.block_tok) == ("continuous", 1, None, 16)

@@ -1,15 +1,17 @@
 """`servefit calibrate`: from run folders to a file, words and one JSON object; what is wrong is a sentence."""
 
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
 
 from calibrate.synthetic import probe_like
 from servefit.calibrate.calibration import load_calibration
+from servefit.cli import calibrate as verb
 from servefit.cli.calibrate import command
 from servefit.errors import ServefitError
-from servefit.records import content_sha256, save_run
+from servefit.records import content_sha256, load_run, save_run
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +72,24 @@ def test_wrong_use_is_a_sentence(args, sentence, tmp_path):
     """Nothing named, two targets, a file that is not there."""
     with pytest.raises(ServefitError, match=sentence):
         invoke(*args, "--out", tmp_path / "c.json")
+
+
+def test_runs_beside_a_target_are_fitted_with_its_probes(folders, tmp_path, monkeypatch):
+    """The target's probes come first, the given runs after them; folders of the same name are told apart."""
+    probed = tmp_path / "probed"
+    for folder in folders[:3]:
+        shutil.copytree(folder, probed / folder.name)
+
+    def probe(target, _given):
+        assert target == "http://127.0.0.1:9"
+        at = sorted(probed.iterdir())
+        return at, [load_run(f) for f in at], False, True
+
+    monkeypatch.setattr(verb, "_probe", probe)
+    out = tmp_path / "c.json"
+    result = invoke("http://127.0.0.1:9", *folders[2:], "--out", out)
+    assert result.exit_code == 0, result.output
+    found = load_calibration(out)
+    here, there = "probed/" + folders[2].name, f"{folders[2].parent.name}/{folders[2].name}"
+    assert list(found.runs) == [folders[0].name, folders[1].name, here, there, folders[3].name, folders[4].name]
+    assert [r.run for r in found.residuals] == list(found.runs)

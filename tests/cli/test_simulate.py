@@ -5,8 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from servefit.calibrate.calibration import Batching, Calibration, save_calibration
 from servefit.cli.simulate import command
 from servefit.errors import ServefitError
+from servefit.physics.steptime import StepTime
 from servefit.records import load_run
 
 BASE = ["--device", "a100-80gb", "--model", "llama-3.1-8b"]
@@ -60,3 +62,69 @@ def test_faults_are_one_sentence(args, words):
     """What cannot be asked is one sentence with its value."""
     with pytest.raises(ServefitError, match=words):
         CliRunner().invoke(command, [*BASE, *args], catch_exceptions=False, standalone_mode=False)
+
+
+# --- with a calibration -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calibration(tmp_path):
+    """A static server of 4 seats that waits 0.5 s for company, 2,048 tokens a step, in a file."""
+    found = Calibration(
+        step=StepTime(const_s=0.010, per_seq_s=0.001, per_prefill_tok_s=0.0005, source="measured", origin="test"),
+        batching=Batching(policy="static", seats=4, budget_tok=2048, timeout_s=0.5), kv_tok=8192, block_tok=32,
+        device="here", model="toy", mean_over_median=1.1,
+    )  # fmt: skip
+    save_calibration(found, tmp_path / "c.json")
+    return tmp_path / "c.json"
+
+
+def simulated(calibration, *args):
+    """The JSON object of the verb with this calibration."""
+    result = CliRunner().invoke(command, ["--calibration", str(calibration), "--json", *args], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+def test_a_calibration_brings_its_own_batching(calibration):
+    """Seats, budget, cache, blocks and the wait are the server's; its batch is not padded; the file is named by hash."""
+    value = simulated(calibration, "--concurrency", "4", "-n", "4", "--isl", "100", "--osl", "3")
+    engine = value["engine"]
+    assert [engine[k] for k in ("policy", "seats", "budget_tok", "kv_blocks", "padded")] == [
+        "dynamic",
+        4,
+        2048,
+        256,
+        False,
+    ]
+    assert engine["block_tok"] == 32
+    assert (value["target"], value["model"], list(value["inputs"])) == ("here", "toy", [str(calibration)])
+    # a step of 400 prompt tokens, then two of four tokens, each 1.1 times the typical one
+    assert value["summary"]["ttft_s"]["p50"] == pytest.approx(1.1 * (0.010 + 400 * 0.0005))
+    assert value["summary"]["itl_s"]["p50"] == pytest.approx(1.1 * (0.010 + 4 * 0.001))
+
+
+def test_what_is_said_wins_over_the_calibration(calibration):
+    """Another policy, other seats, another budget: the same server, set otherwise."""
+    engine = simulated(
+        calibration, "--policy", "chunked", "--seats", "2", "--budget-tok", "64", "--rate", "2", "-n", "5"
+    )["engine"]
+    assert (engine["policy"], engine["seats"], engine["budget_tok"]) == ("chunked", 2, 64)
+    waits = simulated(
+        calibration, "--policy", "dynamic", "--timeout", "0.1", "--concurrency", "1", "-n", "2", "--isl", "10"
+    )
+    assert waits["summary"]["ttft_s"]["p50"] == pytest.approx(0.1 + 1.1 * (0.010 + 10 * 0.0005))
+
+
+def test_prompts_beyond_the_budget_take_a_second_prefill_step(calibration):
+    """Four prompts of 700 do not share 2,048 tokens: two are read, their first token comes, then the other two."""
+    value = simulated(calibration, "--concurrency", "4", "-n", "4", "--isl", "700", "--osl", "2")
+    first, second = 1.1 * (0.010 + 1400 * 0.0005), 2.2 * (0.010 + 1400 * 0.0005)
+    assert value["summary"]["ttft_s"]["max"] == pytest.approx(second)
+    assert value["summary"]["ttft_s"]["mean"] == pytest.approx((first + second) / 2)
+
+
+def test_a_device_and_a_calibration_are_one_too_many(calibration):
+    """One of them is refused, in a sentence."""
+    with pytest.raises(ServefitError, match="both given"):
+        simulated(calibration, "--device", "a100-80gb", "--rate", "1")

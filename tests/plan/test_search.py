@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from servefit.calibrate.calibration import Calibration, Domain, Residual, save_calibration
+from servefit.calibrate.calibration import Calibration, Domain, Residual, load_calibration, save_calibration
 from servefit.errors import ServefitError
 from servefit.objectives import Targets
 from servefit.physics.steptime import StepTime
@@ -175,6 +175,18 @@ def test_a_calibrated_row_is_measured_and_named_by_hash(calibrated):
     assert basis.error_frac == 0.05  # the floor: 2 * (1% + 2% / sqrt(100)) is less
     assert list(plan.inputs) == list(calibrated.calibrations)
     assert len(plan.inputs[calibrated.calibrations[0]]) == 64
+
+
+def test_a_calibrated_server_is_planned_as_it_runs(calibrated, tmp_path):
+    """Its batches are not padded, its cache has its own blocks, and late steps are in the step time."""
+    path = tmp_path / "calibration.json"
+    save_calibration(replace(load_calibration(path), kv_tok=64_000, block_tok=32, mean_over_median=1.1), path)
+    few = replace(calibrated, policies=("static",), seats=(4,), workload=replace(calibrated.workload, n=12))
+    plan = make_plan(few)
+    (found,) = plan.candidates
+    assert (found.memory.block_tok, found.memory.kv_pool_blocks) == (32, 2000)
+    assert plan.bases[0].step.const_s == pytest.approx(0.011)
+    assert found.figures != make_plan(replace(few, padded=True)).candidates[0].figures
 
 
 # --- answers that are no ----------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ def learn(
         scope="one user of a service" if hosted else "server",
         verdict="invalid" if "invalid" in levels else "suspect" if "suspect" in levels else "valid",
         kv_tok=_kv_tok(runs),
+        block_tok=next((b for r in runs if isinstance(b := r.header.engine.get("block_tok"), int) and b > 0), None),
     )
 
 

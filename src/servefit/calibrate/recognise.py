@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from servefit.calibrate.calibration import Batching
+from servefit.calibrate.calibration import Batching, Calibration
 from servefit.calibrate.steps import Cluster, Stream, clusters_of, streams_of
 from servefit.engine.config import EngineConfig
 from servefit.records import Run
@@ -279,14 +279,23 @@ def engine_config(batching: Batching, **switches: Any) -> EngineConfig:
         "padded": False,
         "prefix_cache": bool(batching.prefix_cache),
     } | switches
-    if found["policy"] == "static" and batching.timeout_s is not None:
-        found |= {"policy": "dynamic", "timeout_s": batching.timeout_s}
-    elif batching.timeout_s is not None:
+    if batching.timeout_s is not None:
         found.setdefault("timeout_s", batching.timeout_s)
-    found["budget_tok"] = (
-        max(found["budget_tok"], found["seats"]) if found["policy"] == "chunked" else found["budget_tok"]
-    )
+        if found["policy"] == "static":
+            found["policy"] = "dynamic"
+    if found["policy"] == "chunked" and "budget_tok" not in switches:
+        found["budget_tok"] = max(found["budget_tok"], found["seats"])
     return EngineConfig(**found)
+
+
+def server_config(calibration: Calibration, **switches: Any) -> EngineConfig:
+    """The simulator's settings for the calibrated server as it ran: its batching, its KV cache and the size of its blocks.
+
+    `switches` are set over them; without seats of its own it gets those that were seen.
+    """
+    block = calibration.block_tok or EngineConfig().block_tok
+    pool = {} if calibration.kv_tok is None else {"kv_blocks": max(1, calibration.kv_tok // block)}
+    return engine_config(calibration.batching, **({"block_tok": block} | pool | switches))
 
 
 def settle(said: Batching | None, seen: Batching) -> Batching:

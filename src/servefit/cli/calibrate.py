@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="calibrate", context_settings={"show_default": True})
-@click.argument("sources", nargs=-1, metavar="TARGET | RUN...")
+@click.argument("sources", nargs=-1, metavar="[TARGET] [RUN]...")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("calibration.json"), help="File to write.")
 @click.option(
     "--runs",
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(sources: tuple[str, ...], out: Path, *, as_json: bool, **given: Any) -> None:
-    r"""Learn the step time of a server from outside: probe a TARGET (URL or name), or use RUN folders.
+    r"""Learn the step time of a server from outside: probe a TARGET (URL or name), use RUN folders, or both.
 
     \b
     One step =  constant + requests x a + context read x b + prompt tokens x c + positions x d  (+ a bend, + a change of size)
@@ -66,20 +66,20 @@ def _calibrate(sources: tuple[str, ...], given: dict[str, Any]) -> "Calibration"
     from servefit.calibrate.learn import learn
     from servefit.records import content_sha256, load_run
 
-    folders = [Path(s) for s in sources if (Path(s) / "run.json").is_file() or Path(s).name == "run.json"]
-    folders = [f.parent if f.name == "run.json" else f for f in folders]
+    folders = [Path(s).parent if Path(s).name == "run.json" else Path(s) for s in sources if _is_run(s)]
+    runs = [load_run(f) for f in folders]
+    targets = [s for s in sources if not _is_run(s)]
     hosted, local = False, False
-    if len(folders) == len(sources):
-        runs = [load_run(f) for f in folders]
-    elif folders or len(sources) > 1:
-        other = next(s for s in sources if not (Path(s) / "run.json").is_file())
+    if len(targets) > 1:
         raise ServefitError(
-            f"'{other}' is no run, and only one target can be probed at a time.", hint="Name runs, or one target."
+            f"'{targets[-1]}' is no run, and only one target can be probed at a time.",
+            hint="Name runs, or one target, or one target and runs of it.",
         )
-    else:
-        folders, runs, hosted, local = _probe(sources[0], given)
+    if targets:
+        probed, measured, hosted, local = _probe(targets[0], given)
+        folders, runs = probed + folders, measured + runs
     found = learn(
-        runs, names=[f.name for f in folders], hashes=[content_sha256(f) for f in folders], hosted=hosted,
+        runs, names=_names(folders), hashes=[content_sha256(f) for f in folders], hosted=hosted,
         force=given["force"],
     )  # fmt: skip
     return replace(
@@ -88,6 +88,16 @@ def _calibrate(sources: tuple[str, ...], given: dict[str, Any]) -> "Calibration"
         created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
         tool_version=__version__,
     )
+
+
+def _is_run(source: str) -> bool:
+    return (Path(source) / "run.json").is_file() or Path(source).name == "run.json"
+
+
+def _names(folders: list[Path]) -> list[str]:
+    """The folders' own names; with the folder above where two are alike."""
+    own = [f.name for f in folders]
+    return [name if own.count(name) == 1 else f"{f.parent.name}/{name}" for name, f in zip(own, folders, strict=True)]
 
 
 def _probe(target: str, given: dict[str, Any]) -> "tuple[list[Path], list[Run], bool, bool]":

@@ -1,6 +1,6 @@
 """`servefit simulate`: what would this one configuration do under this load?"""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 @click.option(
     "--engine", "constants", help="Published engine constants, or 'datasheet' for none.  [default: the device's]"
 )
-@click.option("--policy", default="chunked", show_default=True, help="none, static, dynamic, continuous, chunked.")
-@click.option("--seats", type=int, default=64, show_default=True, help="Requests in the running batch.")
-@click.option("--budget-tok", type=int, default=2048, show_default=True, help="Tokens of one step.")
-@click.option("--kv-blocks", type=int, help="KV blocks of the engine.  [default: what the device's memory leaves]")
-@click.option("--block-tok", type=int, default=16, show_default=True, help="Tokens of one KV block.")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=0.05, show_default=True, help="dynamic: seconds to wait for company."
+    "--policy",
+    help="none, static, dynamic, continuous, chunked.  [default: chunked; with --calibration, as the server batched]",
 )
+@click.option(
+    "--seats", type=int, help="Requests in the running batch.  [default: 64; with --calibration, as it was seen]"
+)
+@click.option("--budget-tok", type=int, help="Tokens of one step.  [default: 2048; with --calibration, as it was seen]")
+@click.option("--kv-blocks", type=int, help="KV blocks of the engine.  [default: what the device's memory leaves]")
+@click.option("--block-tok", type=int, help="Tokens of one KV block.  [default: 16; with --calibration, the server's]")
+@click.option("--timeout", "timeout_s", type=float, help="dynamic: seconds to wait for company.  [default: 0.05]")
 @click.option("--prefix-cache", is_flag=True, help="Shared prefixes, and what was preempted, are found again.")
 @click.option("--draft-tok", type=int, help="Speculative decoding: tokens drafted per step.")
 @click.option(
@@ -85,8 +88,6 @@ def command(*, out: Path | None, as_json: bool, horizon_s: float | None, **given
 
 def _workload(given: dict[str, Any]) -> "Workload":
     """The load: a file where there is one, flags over it."""
-    from dataclasses import replace
-
     from servefit.workload.arrivals import check_workload
     from servefit.workload.workload import Lengths, Workload, load_workload
 
@@ -119,32 +120,47 @@ def read_engine(given: dict[str, Any]) -> tuple["StepTime", "EngineConfig", dict
     if given["calibration"] is not None:
         if given["device"] is not None:
             raise ServefitError("A device and a calibration were both given.", hint="Leave one of them out.")
-        step, labels = _from_calibration(given["calibration"], given["model"])
+        step, config, labels = _from_calibration(given["calibration"], given["model"], _switches(given, blocks))
     else:
+        given = {**given, **{name: value for name, value in _DEFAULTS.items() if given[name] is None}}
         step, labels, pool = _from_catalogue(given)
-        blocks = pool if blocks is None else blocks
-    draft = given["draft_tok"]
-    spec = None if draft is None else Speculation(draft_tok=draft, accept_frac=given["accept"])
-    config = EngineConfig(
-        policy=given["policy"], seats=given["seats"], budget_tok=given["budget_tok"], kv_blocks=blocks,
-        block_tok=given["block_tok"], timeout_s=given["timeout_s"], prefix_cache=given["prefix_cache"], speculation=spec,
-    )  # fmt: skip
+        config = EngineConfig(**_switches(given, pool if blocks is None else blocks))
+    if given["draft_tok"] is not None:
+        spec = Speculation(draft_tok=given["draft_tok"], accept_frac=given["accept"])
+        config = replace(config, speculation=spec)
     check_config(config)
     return step, config, labels
 
 
-def _from_calibration(path: Path, model: str | None) -> tuple["StepTime", dict[str, Any]]:
-    from servefit.calibrate.calibration import load_calibration
+_DEFAULTS = {"policy": "chunked", "seats": 64, "budget_tok": 2048, "block_tok": 16, "timeout_s": 0.05}
+
+
+def _switches(given: dict[str, Any], blocks: int | None) -> dict[str, Any]:
+    """The engine's settings that were said."""
+    said = {name: given[name] for name in _DEFAULTS} | {
+        "kv_blocks": blocks,
+        "prefix_cache": given["prefix_cache"] or None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _from_calibration(
+    path: Path, model: str | None, switches: dict[str, Any]
+) -> tuple["StepTime", "EngineConfig", dict[str, Any]]:
+    """The step time on average, and the server as it ran, with what was said otherwise."""
+    from servefit.calibrate.calibration import load_calibration, mean_step
+    from servefit.calibrate.recognise import server_config
     from servefit.files import sha256
 
     found = load_calibration(path)
+    step = mean_step(found)
     labels = {
         "target": str(found.device),
         "model": model or str(found.model),
         "inputs": {str(path): sha256(path)},
-        "engine": {"step_source": found.step.source, "step_origin": found.step.origin},
+        "engine": {"step_source": step.source, "step_origin": step.origin},
     }
-    return found.step, labels
+    return step, server_config(found, **switches), labels
 
 
 def _from_catalogue(given: dict[str, Any]) -> tuple["StepTime", dict[str, Any], int]:

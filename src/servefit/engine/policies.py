@@ -222,7 +222,9 @@ def _together(server: Server, *, ready: bool) -> Batch | None:
             assert held, "a sequence was admitted without room"
     batch = Batch()
     for seq in server.running:
-        if seq.prefilling and (not batch.prefills or batch.prefill_tok + seq.isl <= config.budget_tok):
+        if seq.prefilling:
+            if batch.prefills and batch.prefill_tok + seq.known_tok - seq.computed_tok > config.budget_tok:
+                break  # the rest of the prompts take a step of their own
             batch.add_prefill(seq, seq.known_tok - seq.computed_tok)
     if batch.prefills:
         return batch

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 
-from servefit.calibrate.calibration import Calibration, load_calibration
+from servefit.calibrate.calibration import Calibration, load_calibration, mean_step
 from servefit.errors import ServefitError
 from servefit.facts.cited import Cited
 from servefit.facts.devices import Device, find_device
@@ -65,6 +65,8 @@ class Base:
     basis: StepBasis
     logged_blocks: int | None
     """The engine's own block count, where it told."""
+    block_tok: int
+    """Tokens of a KV block: the calibrated server's own, else the question's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +146,12 @@ def base_of(row: Row, calibrations: Sequence[Calibration], spec: PlanSpec, *, co
     logged = spec.kv_blocks
     calibration = _calibration_of(calibrations, row)
     if calibration is None:
-        return Base(row=row, basis=_from_facts(row, spec.engine, context_tok=context_tok), logged_blocks=logged)
+        return Base(row=row, basis=_from_facts(row, spec.engine, context_tok=context_tok), logged_blocks=logged,
+                    block_tok=spec.block_tok)  # fmt: skip
+    block_tok = calibration.block_tok or spec.block_tok
     if logged is None and calibration.kv_tok:
-        logged = calibration.kv_tok // spec.block_tok
-    return Base(row=row, basis=_measured(row, calibration), logged_blocks=logged)
+        logged = calibration.kv_tok // block_tok
+    return Base(row=row, basis=_measured(row, calibration), logged_blocks=logged, block_tok=block_tok)
 
 
 def _calibration_of(calibrations: Sequence[Calibration], row: Row) -> Calibration | None:
@@ -181,7 +185,7 @@ def _measured(row: Row, calibration: Calibration) -> StepBasis:
     who = calibration.engine or "an engine"
     return _basis(
         row,
-        replace(calibration.step, source="measured", lower_bound=False),
+        replace(mean_step(calibration), source="measured", lower_bound=False),
         origin=f"calibration of {who} on {calibration.device or row.device.name}: {runs}",
         error_frac=_calibration_error(calibration),
         domain=domain,
