@@ -1,7 +1,9 @@
 """Prompts have the tokens that they claim, are unlike each other, and share what is meant to be shared."""
 
-from servefit.measure.prompts import WORDS, PromptMaker, make_prompt
+from servefit.measure.prompts import WORDS, PromptMaker, make_conversation, make_prompt
+from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request
+from servefit.workload.workload import Lengths, Workload
 
 
 def request(number: int = 0, isl: int = 100, prefix: tuple[int, ...] = ()) -> Request:
@@ -54,3 +56,32 @@ def test_the_words_are_plain():
     """Short lower-case English words, each once."""
     assert len(set(WORDS)) == len(WORDS) > 300
     assert all(w.isascii() and w.islower() and w.isalpha() for w in WORDS)
+
+
+def test_a_conversation_repeats_what_was_said_before():
+    """Each turn's messages begin with all of the turn before, roles in turn, and no other session says the same."""
+    workload = Workload(n=6, concurrency=2, turns=3, isl=Lengths(mean=64), osl=Lengths(mean=20))
+    requests = schedule(workload)
+    maker = PromptMaker(salt="s", tok_per_word=1.0, overhead_tok=13)
+    said = []
+    for request in requests:
+        talk = [r for r in requests if r.session == request.session]
+        history, prompt, isl = make_conversation(maker, talk, request, seed=0)
+        assert isl == request.isl
+        assert [m["role"] for m in history] == ["user", "assistant"] * (len(history) // 2)
+        said.append([*(m["content"] for m in history), prompt])
+    assert [len(messages) for messages in said] == [1, 3, 5, 1, 3, 5]
+    assert said[1][0] == said[0][0]
+    assert said[2][:3] == said[1]
+    assert said[3][0] != said[0][0]
+
+
+def test_a_traces_shared_blocks_are_the_same_words():
+    """Two requests of a trace that share the first of their 512-token blocks begin alike and then differ."""
+    maker = PromptMaker(salt="s", tok_per_word=1.0, overhead_tok=0)
+    one, other = (
+        str(make_prompt(maker, Request(id=i, due_s=0.0, isl=1024, osl=1, prefix=(7, 8 + i), prefix_block_tok=512), 0)[0]).split()
+        for i in range(2)
+    )  # fmt: skip
+    assert one[:512] == other[:512]
+    assert one[512:600] != other[512:600]

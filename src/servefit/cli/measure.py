@@ -29,6 +29,13 @@ from servefit.workload.workload import Lengths, Workload
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/<time>-<target>]")
 @click.option("--until", metavar="p95=5%", help="Stop once TTFT's p95 is known to 5%; -n is then the most.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1),
+    metavar="K",
+    default=1,
+    help="Measure K times, in OUT/1 to OUT/K, and say the spread.",
+)
 @click.option("--resume", is_flag=True, help="Go on with the run in --out.")
 @click.option("--keep-text", is_flag=True, help="Keep the model's output in the rows.")
 @click.option(
@@ -90,6 +97,8 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
             precision=given["precision"],
         )
         try:
+            if given["repeat"] > 1:
+                return _repeat(endpoint, workload, options, given["repeat"], as_json=as_json)
             with capped(options, endpoint, workload) as limited:
                 run = measure(endpoint, workload, limited)
             interrupted = False
@@ -105,6 +114,30 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
         return 130
     failed = run.load_rows and not any(row.ok for row in run.load_rows)
     return 3 if failed and not all(row.expected_failure for row in run.load_rows) else None
+
+
+def _repeat(endpoint: Any, workload: Workload, options: Any, count: int, *, as_json: bool) -> int | None:
+    """Measure several times; what was measured before Ctrl-C is shown."""
+    from servefit.cli.measure_repeat import show_repeats
+    from servefit.cli.spend import capped
+    from servefit.measure.repeat import repeat
+
+    done = []
+    interrupted = False
+    try:
+        for path, run in repeat(
+            endpoint, workload, options, count, guard=lambda mine: capped(mine, endpoint, workload)
+        ):
+            done.append((path, run))
+    except KeyboardInterrupt:
+        interrupted = True
+        if not done:
+            raise
+    show_repeats(done, options.out, as_json=as_json)
+    if interrupted:
+        click.echo(f"interrupted after {len(done)} of {count} repeats.", err=as_json)
+        return 130
+    return None if any(row.ok for _, run in done for row in run.load_rows) else 3
 
 
 def _device(name: str | None) -> Any:

@@ -1,5 +1,6 @@
 """What `measure` shows: progress while it runs, the summary when it has, the JSON object for programs."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -190,19 +191,33 @@ def watcher(*, quiet: bool) -> Iterator["Callable[[Progress], None] | None"]:
 
 @contextmanager
 def _live() -> Iterator["Callable[[Progress], None]"]:
-    last = [0]
+    """A few lines that are drawn anew four times a second, only when we are told: no thread of its own beside the clock."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
 
-    def tell(progress: "Progress") -> None:
-        line = _words(progress)[:118]
-        sys.stderr.write("\r" + line.ljust(last[0]))
-        sys.stderr.flush()
-        last[0] = len(line)
+    console = Console(stderr=True, highlight=False, no_color="NO_COLOR" in os.environ or None)
+    with Live(Text(""), console=console, auto_refresh=False, transient=True) as live:
+        yield lambda progress: live.update(Text(_lines(progress), overflow="ellipsis"), refresh=True)
 
-    try:
-        yield tell
-    finally:
-        sys.stderr.write("\r" + " " * last[0] + "\r")
-        sys.stderr.flush()
+
+def _lines(progress: "Progress") -> str:
+    """What is known so far, a line each: how far, how fast, what went wrong."""
+    if not progress.total:
+        return f"{progress.step} ..."
+    share = progress.done / progress.total
+    filled = round(30 * share)
+    rate = progress.done / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
+    left = (progress.total - progress.done) / rate if rate else None
+    bad = {status: n for status, n in progress.by_status.items() if status != "ok"}
+    out = [
+        f"{'█' * filled}{'░' * (30 - filled)} {progress.done}/{progress.total} requests, {progress.busy} under way",
+        f"{rate:.2f} answers/s, {fmt_s(progress.elapsed_s)} so far, {fmt_s(left)} left",
+        *(f"{name:5} p50 {fmt_s(percentile(values, 50)):>9}  p95 {fmt_s(percentile(values, 95)):>9}  p99 {fmt_s(percentile(values, 99)):>9}"
+          f"  (last {len(values)})" for name, values in (("TTFT", progress.ttft_s), ("ITL", progress.itl_s)) if values),
+        f"failed: {', '.join(f'{n} {status}' for status, n in bad.items())}" if bad else "no failures",
+    ]  # fmt: skip
+    return "\n".join(out)
 
 
 def _plain_lines() -> "Callable[[Progress], None]":

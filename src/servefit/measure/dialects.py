@@ -36,6 +36,8 @@ class Dialect:
     optional: dict[str, Any]
     """Fields worth having that not every server takes, in the order in which they are given up."""
     token_prompts: bool = False
+    conversations: bool = False
+    """It takes earlier messages of a conversation beside the new one."""
     headers: tuple[tuple[str, str], ...] = ()
     key_header: str = "authorization"
 
@@ -364,7 +366,12 @@ DIALECTS: dict[str, Dialect] = {
     d.name: d
     for d in (
         Dialect(
-            name="openai-chat", path="/v1/chat/completions", ask=_ask_chat, read=_read_openai, optional=_OPENAI_OPTIONAL
+            name="openai-chat",
+            path="/v1/chat/completions",
+            ask=_ask_chat,
+            read=_read_openai,
+            optional=_OPENAI_OPTIONAL,
+            conversations=True,
         ),
         Dialect(
             name="openai-completions",
@@ -375,7 +382,12 @@ DIALECTS: dict[str, Dialect] = {
             token_prompts=True,
         ),
         Dialect(
-            name="ollama-chat", path="/api/chat", ask=_ask_ollama_chat, read=_read_ollama, optional={"temperature": 0}
+            name="ollama-chat",
+            path="/api/chat",
+            ask=_ask_ollama_chat,
+            read=_read_ollama,
+            optional={"temperature": 0},
+            conversations=True,
         ),
         Dialect(
             name="ollama-generate",
@@ -392,6 +404,7 @@ DIALECTS: dict[str, Dialect] = {
             optional={"temperature": 0},
             headers=(("anthropic-version", "2023-06-01"),),
             key_header="x-api-key",
+            conversations=True,
         ),
     )
 }

@@ -2,7 +2,7 @@
 
 import gc
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic_ns
@@ -16,7 +16,7 @@ from servefit.measure.dialects import Ask
 from servefit.measure.health import Health
 from servefit.measure.pace import ClosedLoop, OpenLoop, Pace
 from servefit.measure.probe import Endpoint
-from servefit.measure.prompts import PromptMaker, make_prompt
+from servefit.measure.prompts import PromptMaker, make_conversation, make_prompt
 from servefit.measure.rows import Planned, make_row
 from servefit.measure.until import Until
 from servefit.records import RequestRecord, RunWriter
@@ -91,6 +91,7 @@ class Load:
         writer: RunWriter,
         *,
         base_s: float = 0.0,
+        talks: Mapping[int, Sequence[Request]] | None = None,
     ) -> None:
         self._endpoint = prepared.endpoint
         self._maker = prepared.maker
@@ -102,8 +103,12 @@ class Load:
         self._client = Client(prepared.endpoint.address, limits=options.limits, kernel_clock=options.kernel_clock)
         self._client.watch = self._still_sane
         self._client.fresh = prepared.endpoint.fresh
-        self._ready: deque[Exchange] = deque()
+        self._talks = talks or {}
+        self._ready: dict[int, Exchange] = {}
+        """Built and not yet sent, by their place in the schedule."""
         self._built = 0
+        self._early: set[int] = set()
+        """Sent before their turn in the schedule came, as a session's later turns may be."""
         self._backlog: deque[Exchange] = deque()
         self._done = 0
         self.rows: list[RequestRecord] | None = []
@@ -153,13 +158,15 @@ class Load:
             now = monotonic_ns()
             if due > now or sent >= 64:
                 return due
-            if not self._ready:
-                self._build(1)
-                now = monotonic_ns()
-            if self.capped or not self._may_send(self._ready[0].owner):
+            if self.capped:
                 return None
-            exchange = self._ready.popleft()
-            _, user, exchange.due_ns = pace.take(now)
+            place, user, due = pace.take(now)
+            exchange = self._ready.pop(place, None) or self._make(place)
+            if place >= self._built:
+                self._early.add(place)
+            if not self._may_send(exchange.owner):
+                return None
+            exchange.due_ns = due
             exchange.owner = replace(exchange.owner, user=user) if user is not None else exchange.owner
             self._client.send(exchange)
             if len(self._late_ns) < 1_000_000:
@@ -188,7 +195,7 @@ class Load:
         if ended:
             now = monotonic_ns()
             for exchange in ended:
-                pace.ended(exchange.owner.user, now)
+                pace.ended(exchange.owner.user, exchange.owner.session, now)
             self._backlog.extend(ended)
         elif client.counters.reads == reads:
             self._idle(due)
@@ -213,24 +220,36 @@ class Load:
 
     def _build(self, count: int) -> None:
         """Make the bytes of the next `count` requests, so that sending is one system call."""
-        endpoint, workload = self._endpoint, self._workload
-        for request in self._requests[self._built : self._built + count]:
-            prompt, isl = make_prompt(self._maker, request, workload.seed)
-            ask = Ask(model=endpoint.model, prompt=prompt, osl=request.osl, fields=endpoint.fields)
-            planned = Planned(
-                id=str(request.id),
-                isl=isl,
-                isl_tolerance_frac=self._maker.tolerance_frac,
-                osl=request.osl,
-                eos_off="ignore_eos" in endpoint.fields or "min_tokens" in endpoint.fields,
-                session=request.session,
-                expect_failure=endpoint.expect_failure,
-            )
-            exchange = Exchange(request.id, endpoint.wire(ask), owner=planned)
-            exchange.due_when_sent = workload.concurrency is not None
-            exchange.watch_bytes = 65_536 + 2_048 * request.osl
-            self._ready.append(exchange)
+        for place in range(self._built, min(self._built + count, len(self._requests))):
+            if place in self._early:
+                self._early.remove(place)
+            else:
+                self._ready[place] = self._make(place)
             self._built += 1
+
+    def _make(self, place: int) -> Exchange:
+        endpoint, workload, request = self._endpoint, self._workload, self._requests[place]
+        history: tuple[dict[str, str], ...] = ()
+        prompt: str | list[int]
+        talk = self._talks.get(request.session) if request.session is not None else None
+        if talk is not None and endpoint.dialect.conversations and self._maker.fixed is None:
+            history, prompt, isl = make_conversation(self._maker, talk, request, workload.seed)
+        else:
+            prompt, isl = make_prompt(self._maker, request, workload.seed)
+        ask = Ask(model=endpoint.model, prompt=prompt, osl=request.osl, fields=endpoint.fields, history=history)
+        planned = Planned(
+            id=str(request.id),
+            isl=isl,
+            isl_tolerance_frac=self._maker.tolerance_frac,
+            osl=request.osl,
+            eos_off="ignore_eos" in endpoint.fields or "min_tokens" in endpoint.fields,
+            session=request.session,
+            expect_failure=endpoint.expect_failure,
+        )
+        exchange = Exchange(request.id, endpoint.wire(ask), owner=planned)
+        exchange.due_when_sent = workload.concurrency is not None
+        exchange.watch_bytes = 65_536 + 2_048 * request.osl
+        return exchange
 
     def _pace(self, start_ns: int) -> Pace:
         load = self._workload
@@ -239,7 +258,7 @@ class Load:
                 self._requests, start_ns, concurrency=load.concurrency, think_s=load.think_s, ramp_s=load.ramp_s
             )
         first = self._requests[0].due_s if self._options.resume and self._requests else 0.0
-        return OpenLoop(self._requests, start_ns - round(first * 1e9))
+        return OpenLoop(self._requests, start_ns - round(first * 1e9), think_s=load.think_s)
 
     def _connections_wanted(self, prepared: Prepared) -> int:
         """Connections to open before the clock starts: the users, or what Little's law expects of the first request."""

@@ -270,6 +270,44 @@ def _give_up(row: RequestRecord, fields: dict[str, Any]) -> str | None:
     return None
 
 
+def with_context(endpoint: Endpoint, longest_tok: int) -> Endpoint:
+    """For Ollama, which cuts longer prompts without a word: the endpoint asked for a context that holds the longest request.
+
+    Half as much again for prompts whose tokens are not counted yet, in whole 1,024, and never below Ollama's own 4,096:
+    changing it loads the model anew, which the cold request pays for.
+    """
+    if not endpoint.dialect.name.startswith("ollama") or "num_ctx" in endpoint.fields:
+        return endpoint
+    wanted = max(4096, -(-(longest_tok * 3 // 2 + 256) // 1024) * 1024)
+    return replace(endpoint, fields={"num_ctx": wanted, **endpoint.fields})
+
+
+def told_context(endpoint: Endpoint) -> Endpoint:
+    """For Ollama, once the model is loaded: the endpoint with the context that it really has, as /api/ps says.
+
+    Raises CannotMeasure where that is less than was asked: prompts would be cut.
+    """
+    asked = endpoint.fields.get("num_ctx")
+    if asked is None:
+        return endpoint
+    client = Client(endpoint.address, limits=_QUICK)
+    try:
+        loaded = (get_json(client, endpoint, "/api/ps") or {}).get("models") or []
+    finally:
+        client.close()
+    names = {endpoint.model, f"{endpoint.model}:latest"}
+    mine = next((m for m in loaded if isinstance(m, dict) and m.get("name") in names), {})
+    context = mine.get("context_length")
+    if not isinstance(context, int):
+        return endpoint  # an older Ollama does not say; a cut prompt is still seen by its count
+    if context < asked:
+        raise CannotMeasure(
+            f"Ollama loaded '{endpoint.model}' with a context of {context:,} tokens, though {asked:,} were asked.",
+            hint="The model allows no more, or OLLAMA_CONTEXT_LENGTH caps it: lower --isl and --osl.",
+        )
+    return replace(endpoint, context_tok=context)
+
+
 def complain(endpoint: Endpoint, row: RequestRecord) -> None:
     """Raise CannotMeasure where the first answer shows that no other will be better."""
     at = endpoint.url.base

@@ -88,6 +88,39 @@ def make_prompt(maker: PromptMaker, request: Request, seed: int) -> tuple[str | 
     return f"{' '.join(words)}. {CLOSING}", round(count * maker.tok_per_word) + maker.overhead_tok
 
 
+def make_conversation(
+    maker: PromptMaker, talk: Sequence[Request], request: Request, seed: int
+) -> tuple[tuple[dict[str, str], ...], str, int]:
+    """The messages before this turn of the session `talk`, its own message, and the prompt tokens of all together.
+
+    A turn's prompt is all that was said before it and its own message, so what was new in it is its `isl` less the `isl`
+    and `osl` of the turn before. What was said in a turn is the same in all later ones. The model's earlier answers are
+    stand-ins of the asked length, not what it really said: the same seed then asks the same of every server.
+    """
+    rng = stream(seed, f"talk/{maker.salt}/{request.session}")
+    words = [*_shared(maker.words, talk[-1], seed, maker.salt, maker.tok_per_word)]
+    longest = round((talk[-1].isl + 1) / maker.tok_per_word) + 1
+    words.extend(rng.choices(maker.words, k=max(0, longest - len(words))))
+    messages: list[dict[str, str]] = []
+    at, before_tok, asked_tok = 0, 0, 0
+
+    def say(role: str, tokens: float, closing: str) -> None:
+        nonlocal at, asked_tok
+        count = max(1, round(tokens / maker.tok_per_word))
+        messages.append({"role": role, "content": f"{' '.join(words[at : at + count])}.{closing}"})
+        at += count
+        asked_tok += round(count * maker.tok_per_word)
+
+    for turn in talk:
+        say("user", turn.isl - before_tok - maker.overhead_tok, f" {CLOSING}")
+        asked_tok += maker.overhead_tok
+        if turn is request or turn.id == request.id:
+            break
+        say("assistant", turn.osl, "")
+        before_tok = turn.isl + turn.osl
+    return tuple(messages[:-1]), messages[-1]["content"], asked_tok
+
+
 def _shared(vocabulary: Sequence[W], request: Request, seed: int, salt: str, tok_per_word: float) -> list[W]:
     """The part of the prompt that others share: the same words for the same block hash, `prefix_block_tok` tokens each."""
     out: list[W] = []

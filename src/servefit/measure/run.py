@@ -17,7 +17,7 @@ from servefit.measure.health import judge_run, worst
 from servefit.measure.load import Load, Options, Prepared, Progress
 from servefit.measure.overhead import own_overhead
 from servefit.measure.plausible import about_physics, about_this_machine, known_shape
-from servefit.measure.probe import Endpoint, accept, complain, discover, learn_tokens
+from servefit.measure.probe import Endpoint, accept, complain, discover, learn_tokens, told_context, with_context
 from servefit.measure.prompts import PromptMaker
 from servefit.measure.server_side import ask_metrics, difference
 from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
@@ -61,7 +61,7 @@ def measure(
             if options.settled is not None:
                 options.settled(row)
         left = [r for r in requests if str(r.id) not in done]
-        load = Load(prepared, workload, left, options, writer, base_s=base_s)
+        load = Load(prepared, workload, left, options, writer, base_s=base_s, talks=_talks(requests))
         interrupted = False
         before = ask_metrics(prepared.endpoint)
         try:
@@ -90,6 +90,15 @@ def measure(
     return Run(header=final, rows=tuple(rows))
 
 
+def _talks(requests: Sequence[Request]) -> dict[int, list[Request]]:
+    """The turns of each session, in order; empty where there are no sessions."""
+    out: dict[int, list[Request]] = {}
+    for request in requests:
+        if request.session is not None:
+            out.setdefault(request.session, []).append(request)
+    return out
+
+
 def prepare(
     endpoint: Endpoint, workload: Workload, requests: Sequence[Request], options: Options, start_ns: int
 ) -> Prepared:
@@ -103,13 +112,14 @@ def prepare(
         return Prepared(endpoint=asked, maker=maker, start_ns=start_ns)
     _tell(options, Progress(step="looking at the server"))
     try:
-        found = discover(endpoint)
+        found = with_context(discover(endpoint), max(r.isl + r.osl for r in requests))
         if workload.shared_prefix_tok or options.prompt is not None:  # caching is the subject: it is not switched off
             found = replace(found, fields={k: v for k, v in found.fields.items() if k != "cache_prompt"})
         first = replace(requests[0], id=-1)
         _tell(options, Progress(step="first request (cold)"))
         found, cold = accept(found, maker, first, limits=options.limits, seed=workload.seed, start_ns=start_ns)
         complain(found, cold)
+        found = told_context(found)
         _tell(options, Progress(step="warming up"))
         maker, warm = learn_tokens(
             found, limits=options.limits, seed=workload.seed, start_ns=start_ns, fixed=options.prompt
