@@ -168,3 +168,18 @@ def test_a_few_tokens_in_one_chunk_are_as_many_steps():
     halved = dataclasses.replace(run, rows=rows)
     a, b = fit_runs([run]), fit_runs([halved])
     assert b.step.const_s + b.step.per_seq_s == pytest.approx(a.step.const_s + a.step.per_seq_s, rel=0.01)
+
+
+def test_an_engine_that_gains_nothing_from_small_batches_is_learned():
+    """Each request up to 8 costs a whole step more, then none: a bend, though lone steps outnumber batches a hundred to one."""
+    truth = StepTime(const_s=0.004, per_prefill_tok_s=0.003, per_kv_tok_s=5e-6, bend=((1, 0.0), (8, 0.077)))
+    stairs = [(0.0, 48, 6 * (i + 2)) for i in range(16)]
+    runs = [
+        serve([(0.0, isl, 100) for isl in (32, 128, 512, 1000) for _ in range(3)], users=1, noise=0.05, step=truth),
+        serve(stairs, users=16, noise=0.05, seed=1, step=truth, policy="chunked", budget_tok=2048),
+        serve(stairs[:8], users=8, noise=0.05, seed=2, step=truth, policy="chunked", budget_tok=2048),
+    ]
+    found = fit_runs(runs, batching=Batching(policy="chunked", budget_tok=2048, seats=16)).step
+    for seqs in (1, 2, 4, 8, 12, 16):
+        expected = step_s(truth, seqs=seqs, kv_tok=60 * seqs)
+        assert step_s(found, seqs=seqs, kv_tok=60 * seqs) == pytest.approx(expected, rel=0.10), seqs

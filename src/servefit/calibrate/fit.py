@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -170,6 +171,17 @@ WORTH_IT = 0.88
 """The bend is kept where it shrinks the residuals to this share: straight is simpler, and reaches further."""
 
 
+ENOUGH = 60
+"""Single decode steps of one batch size count as so many at most: thousands of lone steps must not outvote the batches."""
+LOOSE, STIFF = 3.0, 0.3
+"""How large a rise of the bend may well be, in single steps: up to the largest batch, where decode steps show it, and above,
+where only prompts do, whose own slope says nearly the same."""
+
+
+def _size(o: Observation) -> int:
+    return round(o.parts[0].seqs)
+
+
 def _knots(rows: Sequence[Observation]) -> tuple[int, ...]:
     """The points at which the bend can be told: between two neighbours lie steps of at least two observations."""
     sizes = sorted(p.tokens for o in rows for p in o.parts)
@@ -187,12 +199,15 @@ def _best_fit(kept: Sequence[tuple[int, Observation]]) -> tuple[tuple[int, ...],
     rows = [o for _, o in kept]
     groups = [(number, o.busy) for number, o in kept]
     times = [o.time_s for o in rows]
-    weights = [_importance(o) for o in rows]
+    alike = Counter(_size(o) for o in rows if o.plain)
+    weights = [_importance(o) * (min(1.0, ENOUGH / alike[_size(o)]) if o.plain else 1.0) for o in rows]
+    widest = max((p.seqs for o in rows for p in o.parts), default=0.0)
 
     def fit_with(knots: tuple[int, ...]) -> tuple[Fit, float]:
         x = [columns(o, knots) for o in rows]
         single = sorted(o.time_s / len(o.parts) for o in rows)[len(rows) // 2]
-        loose = [0.0] * len(FITTED) + [0.3 * single] * max(len(knots) - 1, 0)
+        rises = [(LOOSE if k <= widest else STIFF) * single for k in knots[1:]]
+        loose = [0.0] * len(FITTED) + rises
         fit = robust_fit(x, times, groups, importance=weights, loose=loose)
         fitted = [math.fsum(v * (b or 0.0) for v, b in zip(row, fit.beta, strict=True)) for row in x]
         misses = [w * min(abs(t - f) / f, 0.5) if f > 0 else w for w, t, f in zip(weights, times, fitted, strict=True)]
