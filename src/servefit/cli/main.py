@@ -33,6 +33,7 @@ VERBS = {
     "import": "Another tool's result file as a run.",
     "experiment": "One question, one experiment, one sentence and one figure.",
     "config": "What is set, and where it comes from.",
+    "completion": "The script that lets your shell complete verbs and options.",
 }
 
 
@@ -94,7 +95,8 @@ def run(argv: list[str] | None = None) -> None:
     """Entry point: runs a verb and turns what went wrong into one sentence, one hint and the exit code."""
     args: list[str] = sys.argv[1:] if argv is None else argv
     try:
-        code: Any = main.main(args=args, standalone_mode=False)
+        colour = False if os.environ.get("NO_COLOR") else None  # None: where stdout is a terminal
+        code: Any = main.main(args=args, standalone_mode=False, color=colour)
         sys.exit(code if isinstance(code, int) else 0)
     except ServefitError as error:
         _complain(error.message, error.hint)
