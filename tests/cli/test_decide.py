@@ -23,7 +23,7 @@ def here(tmp_path, monkeypatch):
 
 def load_schema(name: str) -> dict:
     """A published JSON Schema."""
-    return json.loads((files("servefit.decide") / f"{name}.schema.json").read_text())
+    return json.loads((files("servefit") / "schemas" / f"{name}.json").read_text())
 
 
 @pytest.fixture

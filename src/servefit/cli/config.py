@@ -1,15 +1,18 @@
 """`servefit config show | schema`: what is set, and where it comes from."""
 
+import json
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
-from servefit.cli.show import emit_json, table
+from servefit.cli.show import emit_json, plain, table
+from servefit.errors import ServefitError
 from servefit.measure import settings as s
 from servefit.measure.settings import SCHEMA_URL, Settings, Target
 from servefit.workload.workload import Workload
@@ -49,9 +52,19 @@ def show(*, origin: bool, path: Path | None, as_json: bool) -> None:
 
 
 @command.command()
-def schema() -> None:
-    """The JSON Schema of servefit.toml, for editors."""
-    emit_json(json_schema())
+@click.argument("name", required=False)
+def schema(*, name: str | None) -> None:
+    """The JSON Schema of servefit.toml, for editors; with NAME that of a verb's --json: plan, bill-cost, learn-cards ..."""
+    emit_json(json_schema() if name is None else output_schema(name))
+
+
+def output_schema(name: str) -> dict[str, Any]:
+    """The published JSON Schema of what `servefit NAME --json` prints (`bill-cost` for `servefit bill cost`)."""
+    names = sorted(entry.name.removesuffix(".json") for entry in (files("servefit") / "schemas").iterdir())
+    if name not in names:
+        raise ServefitError(f"There is no schema '{plain(name)}'.", hint=f"There are {', '.join(names)}.")
+    read: dict[str, Any] = json.loads((files("servefit") / "schemas" / f"{name}.json").read_text(encoding="utf-8"))
+    return read
 
 
 def json_schema() -> dict[str, Any]:

@@ -96,7 +96,7 @@ def run(argv: list[str] | None = None) -> None:
     args: list[str] = sys.argv[1:] if argv is None else argv
     try:
         colour = False if os.environ.get("NO_COLOR") else None  # None: where stdout is a terminal
-        code: Any = main.main(args=args, standalone_mode=False, color=colour)
+        code: Any = main.main(args=args, prog_name="servefit", standalone_mode=False, color=colour)
         sys.exit(code if isinstance(code, int) else 0)
     except ServefitError as error:
         _complain(error.message, error.hint)
