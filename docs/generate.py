@@ -68,7 +68,7 @@ def _one(path: str, command: click.Command, context: click.Context) -> Iterator[
             yield block.replace("<", "&lt;") + "\n"
     usage = command.collect_usage_pieces(context)
     yield f"```text\n{' '.join([path, *usage])}\n```\n"
-    records = [p.get_help_record(context) for p in command.get_params(context) if p.name != "help"]
+    records = [p.get_help_record(context) for p in command.get_params(context) if "--help" not in p.opts]
     rows = [record for record in records if record and record[1]]
     if rows:
         yield "| option | what it does |\n|---|---|"
