@@ -125,6 +125,9 @@ def example_command(name: str | None, inputs: tuple[str, ...], as_json: bool) ->
 
     examples = {e.id: e for e in all_examples()}
     if name is None:
+        if as_json:
+            emit_json({"examples": [{"id": e.id, "title": e.title} for e in examples.values()]})
+            return
         for e in examples.values():
             click.echo(f"{e.id:20} {e.title}")
         click.echo("\nnext: servefit learn example NAME [--set INPUT=VALUE]")
