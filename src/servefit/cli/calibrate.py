@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(sources: tuple[str, ...], out: Path, *, as_json: bool, **given: Any) -> None:
-    r"""Learn the step time of a server from outside: probe a TARGET (URL or name), use RUN folders, or both.
+    """Learn the step time of a server from outside: probe a TARGET (URL or name), use RUN folders, or both.
 
     \b
     One step =  constant + requests x a + context read x b + prompt tokens x c + positions x d  (+ a bend, + a change of size)
     TTFT     =  front end + the steps that read the prompt
-    """
+    """  # noqa: D301 - click's mark for "keep these lines" is a real backspace
     from servefit.calibrate.calibration import save_calibration
     from servefit.calibrate.files import anonymous, imported
 
