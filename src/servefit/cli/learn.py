@@ -21,14 +21,42 @@ DECKS = click.option(
 @DECKS
 @click.option("--topic", help="Only cards of this topic.")
 @click.option("-n", "count", type=click.IntRange(1), default=20, help="Stop after this many cards.")
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.html",
+    help="Write it all as one file for a phone: cards, examples, glossary, your numbers.",
+)
 @click.pass_context
-def command(ctx: click.Context, folder: Path, decks: tuple[Path, ...], topic: str | None, count: int) -> None:
+def command(
+    ctx: click.Context, *, folder: Path, decks: tuple[Path, ...], topic: str | None, count: int, export: Path | None
+) -> None:
     """Do I understand it? Cards with my own numbers, spaced by FSRS; worked examples; a glossary.
 
     Without a subcommand: the cards that are due, one by one. The log of ratings is learn/reviews.jsonl in --folder.
     """
-    if ctx.invoked_subcommand is None:
+    if export is not None:
+        _export(folder, decks, export)
+    elif ctx.invoked_subcommand is None:
         _drill(folder, decks, topic, count)
+
+
+def _export(folder: Path, decks: tuple[Path, ...], path: Path) -> None:
+    from servefit.files import read_json, write_text
+    from servefit.learn.cards import load_cards
+    from servefit.learn.export import export_html
+    from servefit.learn.numbers import collect
+
+    if path.suffix.lower() not in {".html", ".htm"}:
+        raise ServefitError(f"'{path}' is no HTML file's name.", hint="Write --export learn.html.")
+    try:
+        typed = {k: float(v) for k, v in read_json(folder / "learn" / "numbers.json").items()}
+    except (ServefitError, AttributeError, TypeError, ValueError):
+        typed = {}
+    cards = load_cards(decks)
+    write_text(path, export_html(cards, collect(folder, typed=typed)))
+    click.echo(f"{len(cards)} cards, every example, saying and term, and your numbers in {path}.")
+    click.echo("next: send it to your phone; it opens from its files, offline.")
 
 
 def _drill(folder: Path, decks: tuple[Path, ...], topic: str | None, count: int) -> None:
