@@ -68,8 +68,11 @@ if TYPE_CHECKING:
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="A Ray cluster instead of processes.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where plan.json goes.  [default: plan.json]")
 @click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--all", "everything", is_flag=True, help="Every candidate, assumption and what-if on the screen.")
 @click.option("--json", "as_json", is_flag=True, help="The whole plan as one JSON object on stdout.")
-def command(file: Path | None, *, jobs: int | None, out: Path | None, as_json: bool, **given: Any) -> int:
+def command(
+    file: Path | None, *, jobs: int | None, out: Path | None, as_json: bool, everything: bool, **given: Any
+) -> int:
     """Which device, policy and batch limit meets every target under this traffic, by how much, and what does it rest on?
 
     FILE: a question in TOML; flags win over it. For example
@@ -94,7 +97,7 @@ def command(file: Path | None, *, jobs: int | None, out: Path | None, as_json: b
     if as_json:
         emit_json(plan_to_json(plan))
     else:
-        show_plan(plan, path)
+        show_plan(plan, path, everything=everything)
     return 0 if plan.recommended else 5
 
 

@@ -1,7 +1,9 @@
 """A plan for people: the answer, the best candidates, where the ranges end and why, what it rests on, what to do next."""
 
+import math
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,33 +12,31 @@ import click
 from servefit.cli.show import plain, table
 from servefit.plan.edges import show
 from servefit.plan.pick import latency_margin
-from servefit.plan.plan import Assumption, Candidate, Check, Edge, Plan, SeatRange
+from servefit.plan.plan import Assumption, Candidate, Check, Edge, Plan, SeatRange, WhatIf
 from servefit.plan.workers import OnDone
 from servefit.units import fmt, fmt_bytes, fmt_percent, fmt_s
 
-ROWS = 8
-"""Candidates and assumptions that a screen shows; plan.json holds all of them."""
+ROWS = 5
+"""Rows of a table on a screen; `--all` and plan.json hold all of them."""
+FEW = 5
+"""Assumptions and what-ifs on a screen."""
 
 
-def show_plan(plan: Plan, path: Path) -> None:
-    """Print the plan."""
+def show_plan(plan: Plan, path: Path, *, everything: bool = False) -> None:
+    """Print the plan; `everything` with every candidate, assumption and note in it."""
     click.echo(plain(plan.answer))
     if plan.nearest_fix:
         click.echo(plain(plan.nearest_fix))
     _bounds(plan)
-    _candidates(plan)
-    _ranges(plan)
-    for failure in plan.failures:
-        click.echo(plain(failure.sentence))
-    if plan.failures:
-        click.echo()
-    _trades(plan)
-    _assumptions(plan)
-    _what_ifs(plan)
-    for note in plan.notes:
-        click.echo(plain(f"note: {note}"))
+    _candidates(plan, everything=everything)
+    _ranges(plan, everything=everything)
+    _why_not(plan, everything=everything)
+    _assumptions(plan, everything=everything)
+    _what_ifs(plan, everything=everything)
+    _notes(plan, everything=everything)
     follow = f"servefit decide {path}" if plan.recommended else "servefit plan with a looser target or another --device"
-    click.echo(plain(f"\n{path}: {len(plan.candidates)} candidates, every figure.\nnext: {follow}"))
+    more = "" if everything else "; --all shows them"
+    click.echo(plain(f"{path}: {len(plan.candidates)} candidates, every figure{more}.\nnext: {follow}"))
 
 
 def _bounds(plan: Plan) -> None:
@@ -62,11 +62,11 @@ def _bounds(plan: Plan) -> None:
     click.echo(plain(f"\nasked: {load}{shape}, {fmt(w.n)} requests x {seeds} schedule{'s' if seeds > 1 else ''}"))
     click.echo(plain(f"promised: {promise}"))
     if plan.recommended:
-        click.echo(plain(f"chosen by: {plan.recommended.rule}"))
+        click.echo(plain(f"chosen by: {plan.recommended.rule.partition(';')[0]}"))
 
 
-def _best(plan: Plan) -> list[Candidate]:
-    """Those that pass (the recommended one first), then those that are too close, then the nearest misses."""
+def _ordered(plan: Plan) -> list[Candidate]:
+    """The recommended (or nearest) one, those that pass, those that are too close, then the nearest misses."""
     order = {"pass": 0, "too close to call": 1, "fail": 2}
     chosen = plan.recommended or plan.nearest
 
@@ -81,11 +81,20 @@ def _best(plan: Plan) -> list[Candidate]:
             -latency_margin(c),
         )
 
-    return sorted(plan.candidates, key=key)[:ROWS]
+    return sorted(plan.candidates, key=key)
 
 
-def _candidates(plan: Plan) -> None:
-    rows = _best(plan)
+def _best(plan: Plan) -> list[Candidate]:
+    """The best of each device and policy; devices on which nothing passes have a sentence of their own."""
+    firsts: dict[tuple[str, str], Candidate] = {}
+    for c in _ordered(plan):
+        firsts.setdefault((c.device, c.policy), c)
+    told = {failure.device for failure in plan.failures} if plan.recommended else set()
+    return [c for c in firsts.values() if c.device not in told][:ROWS]
+
+
+def _candidates(plan: Plan, *, everything: bool) -> None:
+    rows = _ordered(plan) if everything else _best(plan)
     names = [c.name for c in rows[0].checks]
     heads = ["device", "policy", "seats", *(c.label for c in rows[0].checks), "capacity", "$/h", "verdict"]
     many = len({(c.model, c.precision, c.kv_bits, c.tp, c.replicas, c.budget_tok) for c in plan.candidates}) > 1
@@ -100,13 +109,22 @@ def _candidates(plan: Plan) -> None:
             check = c.check(name)
             cells.append("-" if check is None else _value(check))
         cells += [
-            f"{fmt(c.capacity.req_per_s, 2)}/s" if c.capacity else "-",
+            _capacity(c),
             fmt(c.cost.usd_per_hour, 2) if c.cost else "-",
             {"pass": "pass", "fail": "fail", "too close to call": "too close"}[c.verdict]
-            + (" (lower bound)" if c.lower_bound else ""),
+            + (" (bound)" if c.lower_bound else ""),
         ]
         body.append(cells)
-    table(heads, body, right=range(2 + many, len(heads) - 1))
+    click.echo()
+    table(heads, body, right=range(2 + many, len(heads) - 1), tight=True)
+
+
+def _capacity(c: Candidate) -> str:
+    """The largest load that passes: users in a closed loop, requests per second elsewhere."""
+    if c.capacity is None:
+        return "-"
+    over = ">= " if c.capacity.limited_by == "edge not reached" else ""
+    return over + (f"{fmt(c.capacity.users)} users" if c.capacity.users else f"{fmt(c.capacity.req_per_s, 2)}/s")
 
 
 def _how(c: Candidate, plan: Plan) -> str:
@@ -135,23 +153,49 @@ def _value(check: Check) -> str:
     return f"{show(check.value, check.unit)} {sign}{fmt_percent(check.margin)}"
 
 
-def _ranges(plan: Plan) -> None:
+def _ranges(plan: Plan, *, everything: bool) -> None:
     passing = [r for r in plan.ranges if r.passing]
     if not passing:
         return
+    if everything:
+        merged = [[r] for r in passing]
+    else:
+        alike: dict[tuple[object, ...], list[SeatRange]] = {}
+        for r in [r for r in passing if r.policy != "none"]:
+            alike.setdefault((_what(r, plan), min(r.passing), max(r.passing), _end(r.low), _end(r.high)), []).append(r)
+        chosen = plan.recommended.id if plan.recommended else ""
+        merged = sorted(alike.values(), key=lambda rs: not any(chosen.startswith(f"{r.device}/") for r in rs))[:ROWS]
     body = [
         [
-            _group(r, plan),
-            f"{fmt(min(r.passing))} to {fmt(max(r.passing))}",
-            _edge(r.low),
-            _edge(r.high),
+            _names(rs, plan),
+            f"{fmt(min(rs[0].passing))} to {fmt(max(rs[0].passing))}"
+            if len(rs[0].passing) > 1
+            else fmt(rs[0].passing[0]),
+            _edge([r.low for r in rs]),
+            _edge([r.high for r in rs]),
         ]
-        for r in passing
+        for rs in merged
     ]
-    table(["passing range", "seats", "fewer seats", "more seats"], body[: 2 * ROWS])
+    click.echo()
+    table(["passes with", "seats", "fewer seats", "more seats"], body, tight=True)
 
 
-def _group(r: SeatRange, plan: Plan) -> str:
+def _names(ranges: Sequence[SeatRange], plan: Plan) -> str:
+    """Devices and policies whose ranges are told on one row: "l4, rtx-4090 static, chunked"."""
+    by_device: dict[str, list[str]] = {}
+    for r in ranges:
+        by_device.setdefault(r.device, []).append(r.policy)
+    by_policies: dict[str, list[str]] = {}
+    for device, policies in by_device.items():
+        every = [p for p in plan.spec.policies if p != "none"]
+        said = "any batching" if policies == every and len(every) > 1 else ", ".join(policies)
+        by_policies.setdefault(said, []).append(device)
+    told = "; ".join(f"{', '.join(devices)} {policies}" for policies, devices in by_policies.items())
+    return f"{told} {_what(ranges[0], plan)}".rstrip()
+
+
+def _what(r: SeatRange, plan: Plan) -> str:
+    """What tells this range apart beside device and policy."""
     extra = [
         r.precision if len({o.precision for o in plan.ranges}) > 1 else "",
         r.model if len({o.model for o in plan.ranges}) > 1 else "",
@@ -160,43 +204,88 @@ def _group(r: SeatRange, plan: Plan) -> str:
         f"tp{r.tp}" if len({o.tp for o in plan.ranges}) > 1 else "",
         f"x{r.replicas}" if len({o.replicas for o in plan.ranges}) > 1 else "",
     ]
-    return " ".join([r.device, r.policy, *filter(None, extra)])
+    return " ".join(filter(None, extra))
 
 
-def _edge(edge: Edge | None) -> str:
-    """Which target ends the range on that side, and its value there."""
+def _end(edge: Edge | None) -> tuple[object, ...]:
+    """What two policies must share for their edges to be told together: all but the value there."""
+    return () if edge is None else (edge.reached, edge.why_not, edge.check, edge.outside_seats, edge.verdict)
+
+
+def _edge(edges: Sequence[Edge | None]) -> str:
+    """Which target ends the range on that side, and its value there; several edges differ in that value alone."""
+    edge = edges[0]
     if edge is None:
         return "-"
     if not edge.reached:
-        return f"edge not reached ({edge.why_not})" if edge.why_not != "one at a time" else edge.why_not
+        why = edge.why_not.removeprefix("more change nothing: ")
+        return why if why in ("one at a time", "1 is the least") else f"edge not reached: {why}"
     unit = {"ttft": "s", "tpot": "s", "e2e": "s", "memory": "frac", "goodput": "frac"}.get(edge.check or "", "")
-    if edge.verdict == "too close to call" and edge.interval:
-        low, high = (show(value, unit) for value in edge.interval)
-        return f"{edge.outside_seats}: {edge.check} {low} to {high}, too close to call"
-    return f"{edge.outside_seats}: {edge.check} {show(edge.value, unit)} misses {show(edge.target, unit)}"
+    name = (edge.check or "").upper() if unit == "s" else edge.check
+    close = edge.verdict == "too close to call"
+    values = [v for e in edges if e for v in (e.interval if close and e.interval else [e.value]) if v is not None]
+    low, high = (show(pick(values), unit) for pick in (min, max)) if values else ("-", "-")
+    if low.partition(" ")[2] == high.partition(" ")[2]:
+        low = low if low == high else low.partition(" ")[0]
+    span = high if low == high else f"{low} to {high}"
+    says = "too close" if close else f"misses {show(edge.target, unit)}"
+    return f"{fmt(edge.outside_seats)}: {name} {span} {says}"
 
 
-def _trades(plan: Plan) -> None:
-    if not plan.seat_trades:
-        return
-    first, last = plan.seat_trades[0], plan.seat_trades[-1]
-    seats = sum(t.extra_seats for t in plan.seat_trades)
+def _why_not(plan: Plan, *, everything: bool) -> None:
+    """Devices on which nothing passes, and what more seats cost and buy on the recommended one."""
+    told = [failure.sentence for failure in plan.failures]
+    if not everything:
+        told = [sentence.partition("; nor ")[0].rstrip(".") + "." for sentence in told[:FEW]]
+        if plan.failures[FEW:]:
+            told.append(f"Nor does anything pass on {', '.join(f.device for f in plan.failures[FEW:])}.")
+    if plan.seat_trades:
+        told.append(_trade(plan))
+    if told:
+        click.echo(plain("\n" + "\n".join(told)))
+
+
+def _trade(plan: Plan) -> str:
+    low, high = plan.candidate(plan.seat_trades[0].from_id), plan.candidate(plan.seat_trades[-1].to_id)
     memory = sum(t.memory_bytes for t in plan.seat_trades)
-    gains = [t.capacity_req_per_s for t in plan.seat_trades]
-    buys = (
-        "-" if any(g is None for g in gains) else f"{fmt(sum(g for g in gains if g is not None), 2)} req/s of capacity"
-    )
-    low, high = plan.candidate(first.from_id), plan.candidate(last.to_id)
-    click.echo(
-        plain(f"{low.seats} to {high.seats} seats: {seats} more cost {fmt_bytes(memory)} of memory and buy {buys}.\n")
-    )
+    head = f"{low.seats} to {high.seats} seats: {high.seats - low.seats} more cost {fmt_bytes(memory)} of memory"
+    if low.capacity is None or high.capacity is None:
+        return f"{head}; what they buy was not searched for."
+    if low.capacity.users is not None and high.capacity.users is not None:
+        users = high.capacity.users - low.capacity.users
+        buys = "no more users" if users <= 0 else f"{fmt(users)} more user{'s' if users > 1 else ''}"
+    else:
+        rate = high.capacity.req_per_s - low.capacity.req_per_s
+        buys = "no more capacity" if rate <= 0.005 else f"{fmt(rate, 2)} req/s of capacity"
+    return f"{head} and buy {buys}."
 
 
-def _assumptions(plan: Plan) -> None:
+def _assumptions(plan: Plan, *, everything: bool) -> None:
     if not plan.assumptions:
         return
-    body = [[a.id, plain(a.text), _bias(a), _breaks(a)] for a in plan.assumptions[:ROWS]]
-    table(["rests on", "", "if instead", "breaks at"], body)
+    click.echo()
+    if everything:
+        body = [[a.id, plain(a.text), _bias(a), _breaks(a)] for a in plan.assumptions]
+        table(["rests on", "", "if instead", "breaks at"], body, tight=True)
+    else:
+        body = [[a.id, plain(short(a.text)), _breaks(a)] for a in plan.assumptions[:FEW]]
+        table(["rests on", "", "breaks at"], body, tight=True)
+
+
+def short(text: str) -> str:
+    """The first statement of an assumption, without its sources: those stand in plan.json.
+
+    >>> short("rtx-4090 costs $0.34 an hour (runpod: a page (CC BY), 2026-09-25); the next device costs $1.39.")
+    'rtx-4090 costs $0.34 an hour'
+    """
+    out, depth = [], 0
+    for letter in text:
+        depth += letter == "("
+        if not depth:
+            out.append(letter)
+        depth -= letter == ")" and depth > 0
+    said = re.split(r"[;:](?= |$)", "".join(out))[0]
+    return re.sub(r"\s+(?=[,.]|$)|\s(?=\s)", "", said).rstrip(".")
 
 
 def _bias(a: Assumption) -> str:
@@ -211,11 +300,17 @@ def _bias(a: Assumption) -> str:
 def _breaks(a: Assumption) -> str:
     if a.breaking is None:
         return "not within what was tried" if a.tried else "-"
-    value = fmt_s(a.breaking.value) if a.unit == "s" else f"{fmt(a.breaking.value, 2)} {a.unit}"
+    value = (
+        fmt_s(a.breaking.value)
+        if a.unit == "s"
+        else f"${fmt(a.breaking.value, 2)} an hour"
+        if a.unit == "usd_per_hour"
+        else f"{fmt(a.breaking.value, 0 if a.breaking.value >= 100 else 2)} {a.unit.replace('req_per_s', 'req/s')}"
+    )
     return f"{value}: {a.breaking.check}"
 
 
-def _what_ifs(plan: Plan) -> None:
+def _what_ifs(plan: Plan, *, everything: bool) -> None:
     if not plan.what_ifs:
         return
 
@@ -225,6 +320,7 @@ def _what_ifs(plan: Plan) -> None:
             return "-"
         return f"{text} ({'+' if after >= before else ''}{fmt_percent(after / before - 1)})" if before else text
 
+    rows = plan.what_ifs if everything else sorted(plan.what_ifs, key=_how_much, reverse=True)[:FEW]
     body = [
         [
             plain(w.factor),
@@ -234,9 +330,28 @@ def _what_ifs(plan: Plan) -> None:
             fmt(w.usd_per_mtok[1], 2),
             w.verdict,
         ]
-        for w in plan.what_ifs
+        for w in rows
     ]
-    table(["what if", "p99 TTFT", "p99 TPOT", "throughput", "$/1M tok", "verdict"], body, right=range(1, 5))
+    heads = ["what if", "p99 TTFT", "p99 TPOT", "throughput", "$/1M tok", "verdict"]
+    if all(w.usd_per_mtok[1] is None for w in rows):
+        heads.pop(4)
+        body = [[*cells[:4], cells[5]] for cells in body]
+    click.echo()
+    table(heads, body, right=range(1, len(heads) - 1), tight=True)
+
+
+def _how_much(w: WhatIf) -> float:
+    """How far the latency or throughput that it moves most is moved, either way."""
+    pairs = (w.ttft_p99_s, w.tpot_p99_s, w.output_tok_per_s)
+    return max((abs(math.log(after / before)) for before, after in pairs if before and after), default=0.0)
+
+
+def _notes(plan: Plan, *, everything: bool) -> None:
+    if not plan.notes:
+        return
+    firsts = " ".join(note.partition(";")[0].rstrip(".") + "." for note in plan.notes)
+    said = [f"note: {note}" for note in plan.notes] if everything else [f"notes: {firsts}"]
+    click.echo(plain("\n".join(said)))
 
 
 @contextmanager

@@ -39,13 +39,23 @@ def jsonable(value: Any) -> Any:
     return value
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "", right: Sequence[int] = ()) -> None:
-    """A table for people; the columns named in `right` are figures and end at the same edge."""
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str = "",
+    right: Sequence[int] = (),
+    tight: bool = False,
+) -> None:
+    """A table for people; the columns named in `right` are figures and end at the same edge; `tight`: less air."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    padding = (0, 1, 0, 0) if tight else (0, 1)
+    grid = Table(
+        title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=not tight, padding=padding
+    )  # fmt: skip
     for index, header in enumerate(headers):
         grid.add_column(header, justify="right" if index in right else "left", overflow="fold")
     for row in rows:

@@ -371,7 +371,19 @@ def _money(c: Candidate, source: str) -> Iterator[Quantity]:
     if c.capacity:
         k = c.capacity
         rows = (
-            ("capacity.rate", k.req_per_s, "req_per_s", "largest rate at which every check passes"),
+            (
+                "capacity.rate",
+                k.req_per_s,
+                "req_per_s",
+                "largest rate at which every check passes"
+                if k.users is None
+                else "answered per second with the most users that pass",
+            ),
+            *(
+                []
+                if k.users is None
+                else [("capacity.users", k.users, "count", "most users with whom every check passes")]
+            ),
             ("capacity.limited_by", check_label(c, k.limited_by), "text", "the check that fails just above it"),
             ("capacity.fails_at", k.fails_at_req_per_s, "req_per_s", "the lowest rate tried that fails"),
             ("capacity.replicas", k.replicas_for_peak, "count", "replicas that carry the peak with headroom"),

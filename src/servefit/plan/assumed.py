@@ -10,7 +10,7 @@ from dataclasses import replace
 from servefit.physics.steptime import StepTime, step_s
 from servefit.plan.assumptions import Draft, Ground, tried
 from servefit.plan.plan import Assumption, Breaking
-from servefit.plan.scenario import Scenario, Schedule, at_rate, offered_req_per_s, scaled
+from servefit.plan.scenario import Scenario, Schedule, at_rate, offered_req_per_s, scaled, with_users
 from servefit.units import fmt, fmt_percent, fmt_s
 from servefit.workload.requests import stream
 
@@ -209,7 +209,7 @@ def _prefill_scaled(step: StepTime, f: float) -> StepTime:
 
 def arrival_rate(g: Ground) -> Draft | None:
     """The rate that was stated."""
-    offered = offered_req_per_s(g.scenario.schedules[0])
+    offered = g.scenario.offered_req_per_s or offered_req_per_s(g.scenario.schedules[0])
     if offered is None or g.scenario.concurrency is not None:
         return None
     return Draft(
@@ -232,12 +232,12 @@ def concurrency(g: Ground) -> Draft | None:
         return None
     return Draft(
         id="concurrency",
-        text=f"{fmt(users)} users send their next request when the last answer is complete.",
+        text=f"{fmt(users)} users ask again as soon as they are answered.",
         source="assumed",
         unit="users",
         planned=float(users),
         alternative="20% more of them",
-        change=lambda s, n: replace(s, concurrency=max(1, round(n))),
+        change=lambda s, n: with_users(s, max(1, round(n))),
         otherwise=math.ceil(1.2 * users),
         limit=16.0 * users,
     )

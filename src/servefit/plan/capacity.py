@@ -1,4 +1,7 @@
-"""Capacity: the largest rate at which a candidate keeps every promise, by bisection on one and the same schedule."""
+"""Capacity: the largest load at which a candidate keeps every promise, by bisection on one and the same schedule.
+
+In an open loop the load is a rate, in a closed loop a number of users.
+"""
 
 import math
 from collections.abc import Callable
@@ -6,13 +9,25 @@ from dataclasses import replace
 
 from servefit.objectives import Targets
 from servefit.plan import checks
-from servefit.plan.plan import Capacity, Check
-from servefit.plan.scenario import STATIC, Scenario, at_rate, figures_of, goals, offered_req_per_s, run, value_of
+from servefit.plan.plan import Capacity, Check, Figures
+from servefit.plan.scenario import (
+    STATIC,
+    Scenario,
+    at_rate,
+    figures_of,
+    goals,
+    offered_req_per_s,
+    run,
+    value_of,
+    with_users,
+)
 
 SHARP = 1.02
 """The edge is known when what passes and what fails are within 2%."""
 WIDEST = 2.0**10
 """How many times the offered rate the search goes up, and down."""
+MOST_USERS = 16
+"""How many times the stated users the search goes up."""
 
 
 def capacity(scenario: Scenario, *, peak_req_per_s: float | None = None, headroom_frac: float = 0.0) -> Capacity | None:
@@ -20,10 +35,12 @@ def capacity(scenario: Scenario, *, peak_req_per_s: float | None = None, headroo
 
     The schedule's gaps are scaled, so that its order, lengths and burstiness stay; a promise of an absolute goodput
     becomes one of the same share. Only the first seed is used: the edge itself has no interval. None for a burst, or
-    where even a thousandth of the offered rate fails.
+    where even a thousandth of the offered rate fails. A closed loop's capacity is a number of users, see `_users`.
     """
-    base = offered_req_per_s(scenario.schedules[0])
-    if base is None or scenario.concurrency is not None:
+    if scenario.concurrency is not None:
+        return _users(scenario, scenario.concurrency, peak_req_per_s, headroom_frac)
+    base = scenario.offered_req_per_s or offered_req_per_s(scenario.schedules[0])
+    if base is None:
         return None
     scenario = replace(scenario, schedules=scenario.schedules[:1], targets=_as_share(scenario.targets, base))
 
@@ -49,6 +66,48 @@ def capacity(scenario: Scenario, *, peak_req_per_s: float | None = None, headroo
     )
 
 
+def _users(scenario: Scenario, asked: int, peak_req_per_s: float | None, headroom_frac: float) -> Capacity | None:
+    """The largest number of users with whom every latency and goodput check still holds: to the user, or to 2%.
+
+    Each user asks as often as in the question; the schedule is repeated where there are more of them. None where even
+    one user fails. More than MOST_USERS times those that were asked about are not tried: the edge is not reached then.
+    """
+    scenario = replace(scenario, schedules=scenario.schedules[:1])
+    seen: dict[int, tuple[Check | None, Figures]] = {}
+
+    def fails(users: int) -> Check | None:
+        if users not in seen:
+            changed = with_users(scenario, users)
+            figures = figures_of(run(changed), changed)
+            seen[users] = (_missed(figures, changed), figures)
+        return seen[users][0]
+
+    good, bad = (asked, None) if fails(asked) is None else (0, asked)
+    while bad is None and good < MOST_USERS * asked:
+        if fails(2 * good) is None:
+            good *= 2
+        else:
+            bad = 2 * good
+    while bad is not None and bad - good > 1 and bad > SHARP * good:
+        middle = (good + bad) // 2
+        if fails(middle) is None:
+            good = middle
+        else:
+            bad = middle
+    if good == 0:
+        return None
+    rate = seen[good][1].req_per_s or 0.0
+    binding = fails(bad) if bad is not None else None
+    return Capacity(
+        req_per_s=rate,
+        limited_by=binding.name if binding else "edge not reached",
+        fails_at_req_per_s=None,
+        replicas_for_peak=replicas_for(peak_req_per_s, rate / scenario.replicas, headroom_frac),
+        users=good,
+        fails_at_users=bad,
+    )
+
+
 def _bracket(fails: Callable[[float], Check | None]) -> tuple[float | None, float | None, Check | None]:
     """(a factor that passes, one that fails, what fails there), a factor of two apart; None where there is none."""
     factor = 1.0
@@ -70,7 +129,10 @@ def _bracket(fails: Callable[[float], Check | None]) -> tuple[float | None, floa
 
 def failing(scenario: Scenario) -> Check | None:
     """The check that misses by most on the first schedule, None where all that a rate can move hold."""
-    figures = figures_of(run(scenario), scenario)
+    return _missed(figures_of(run(scenario), scenario), scenario)
+
+
+def _missed(figures: Figures, scenario: Scenario) -> Check | None:
     wanted = goals(scenario.targets)
     missed = []
     for name, (target, unit) in wanted.items():

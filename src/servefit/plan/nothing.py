@@ -1,5 +1,6 @@
 """When nothing passes: why, in one sentence, and the nearest thing that works."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,9 +40,12 @@ def why(
     if floor is not None:
         return floor
     close = next(c for c in candidates if c.id == near.id)
-    offered = offered_req_per_s(requests)
+    users = spec.workload.concurrency
+    offered = None if users else spec.workload.rate_req_per_s or offered_req_per_s(requests)
     if close.capacity is not None and offered is not None and close.capacity.req_per_s < offered:
         return _too_much(close, offered, spec)
+    if users and close.capacity and close.capacity.users and close.capacity.users < users:
+        return _too_many(close, users)
     sentence = pick.answer(candidates, None, near)
     missed = worst([c for c in close.checks if c.verdict != "pass"])
     if missed is None or missed.value is None:
@@ -129,4 +133,15 @@ def _too_much(close: Candidate, offered: float, spec: PlanSpec) -> No:
         sentence=f"Nothing here carries {fmt(offered, 2)} requests a second within the targets; the nearest, "
         f"{pick.name(close)}, carries {fmt(each, 2)}.",
         fix=f"{more}; or a rate of at most {fmt(each, 2)} req/s.",
+    )
+
+
+def _too_many(close: Candidate, users: int) -> No:
+    """More users than anything carries."""
+    assert close.capacity is not None and close.capacity.users, "a capacity was found"
+    holds = close.capacity.users
+    return No(
+        sentence=f"Nothing here carries {fmt(users)} users within the targets; the nearest, {pick.name(close)}, carries "
+        f"{fmt(holds)}.",
+        fix=f"--replicas {math.ceil(users / holds)}, or at most {fmt(holds)} users.",
     )

@@ -108,14 +108,18 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """The largest rate at which every latency and goodput check still passes, found by bisection on the same seeds."""
+    """The largest load at which every latency and goodput check still passes, found by bisection on the same seeds."""
 
     req_per_s: float
+    """What arrives; in a closed loop, what is answered with that many users."""
     limited_by: str
     """The check that fails just above it; "edge not reached" where the search ended first."""
     fails_at_req_per_s: float | None
     replicas_for_peak: int | None
     """Replicas that carry the stated peak with the stated headroom."""
+    users: int | None = None
+    """The largest number of users that passes, where the load is a closed loop."""
+    fails_at_users: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

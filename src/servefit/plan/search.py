@@ -233,6 +233,7 @@ def make_scenario(shared: Shared, group: Group, seats: int) -> tuple[Scenario, M
         schedules=shared.schedules,
         concurrency=spec.workload.concurrency,
         think_s=spec.workload.think_s,
+        offered_req_per_s=_offered(shared),
         config=config,
         step=group.base.basis.step,
         replicas=group.replicas,
@@ -243,6 +244,14 @@ def make_scenario(shared: Shared, group: Group, seats: int) -> tuple[Scenario, M
         quality_at_least=spec.quality_at_least,
     )
     return scenario, memory
+
+
+def _offered(shared: Shared) -> float | None:
+    """The rate that was asked for; a trace's own; None in a closed loop and for a burst."""
+    w = shared.spec.workload
+    if w.concurrency is not None:
+        return None
+    return w.rate_req_per_s or offered_req_per_s(shared.schedules[0])
 
 
 def _group_of(candidate: Candidate, by_basis: dict[str, Base]) -> Group:
@@ -275,7 +284,7 @@ def _capacity_of(shared: Shared, item: tuple[Group, int]) -> Capacity | None:
     scenario, _ = make_scenario(shared, group, seats)
     peak = shared.spec.peak_req_per_s
     if peak is None and scenario.concurrency is None:
-        peak = offered_req_per_s(shared.schedules[0])
+        peak = scenario.offered_req_per_s
     return capacity(scenario, peak_req_per_s=peak, headroom_frac=shared.spec.headroom_frac)
 
 

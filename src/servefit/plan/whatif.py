@@ -151,7 +151,7 @@ def _speculation(s: Stand) -> list[Change]:
         s.scenario.config, speculation=Speculation(draft_tok=DRAFT_TOK, accept_frac=ACCEPT_FRAC, draft_s=draft_s)
     )
     note = "Pays while steps are bound by memory; at full batches the checking costs more than it brings."
-    factor = f"speculative decoding, {DRAFT_TOK} drafts of which each is right {ACCEPT_FRAC:.0%} of the time"
+    factor = f"speculation, {DRAFT_TOK} drafts, each right {ACCEPT_FRAC:.0%} of the time"
     return [
         Change(id="speculation", factor=factor, scenario=replace(s.scenario, config=config), memory=s.memory, note=note)
     ]

@@ -1,0 +1,83 @@
+"""What `servefit plan` shows: no more than a screen and a half, every line true, everything with --all."""
+
+import pytest
+
+from servefit.cli.main import run
+from servefit.cli.plan_show import short, show_plan
+from servefit.plan.files import load_plan
+
+pytestmark = pytest.mark.slow
+
+ASKED = (
+    "plan", "--model", "smollm2-135m", "--device", "rtx-4090", "--device", "l4", "--device", "raspberry-pi-4", "--concurrency",
+    "4", "-n", "24", "--isl", "64", "--osl", "16", "--ttft-p99", "300ms", "--tpot-p99", "20ms", "--goodput", "95%", "--quiet",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """The plan, made once through the command line."""
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    with pytest.raises(SystemExit) as done:
+        run([*ASKED, "--out", str(path)])
+    assert not done.value.code
+    return path
+
+
+@pytest.fixture
+def shown(planned, capsys):
+    """The plan's output, short and whole, and the plan."""
+    plan = load_plan(planned)
+    capsys.readouterr()
+    show_plan(plan, planned)
+    out = capsys.readouterr().out
+    show_plan(plan, planned, everything=True)
+    return out, capsys.readouterr().out, plan
+
+
+def test_the_screen(shown):
+    """One row a device and policy with the pick first, at most five assumptions and what-ifs; --all has all of them."""
+    out, everything, plan = shown
+    lines = out.splitlines()
+    assert sum(1 + len(line.rstrip()) // 111 for line in lines) < 45
+    start = next(i for i, line in enumerate(lines) if line.startswith("device "))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.strip():
+            break
+        rows.append(line.split()[:3])
+    best = plan.candidate(plan.recommended.id)
+    assert rows[0] == [best.device, best.policy, str(best.seats)]
+    assert len({(device, policy) for device, policy, _ in rows}) == len(rows) <= 5
+    ids = [a.id for a in plan.assumptions]
+    assert sum(line.split()[:1] in [[i] for i in ids] for line in lines) == 5
+    assert all(i in everything for i in ids) and all(w.factor.split(",")[0] in everything for w in plan.what_ifs)
+    assert all(note in everything for note in plan.notes)
+    assert "buy -" not in everything + out and "next: servefit decide" in out
+
+
+def test_ranges_that_say_the_same_are_one_row(shown):
+    """Merged rows name each policy whose range it is, and no range is left out."""
+    out, _, plan = shown
+    row = out[out.index("passes with") : out.index("rests on")]
+    for r in plan.ranges:
+        if r.passing and r.policy != "none":
+            assert (
+                r.device in row
+                and (r.policy in row or "any batching" in row)
+                and f"{min(r.passing)} to {max(r.passing)}" in row
+            )
+
+
+def test_provenance_stays_in_the_plan(shown, planned):
+    """The price's source is in plan.json, not in the short table."""
+    out, _, _ = shown
+    assert "silybench" in planned.read_text(encoding="utf-8")
+    assert "silybench" not in out
+
+
+def test_short():
+    """Brackets within brackets go, and what follows a semicolon or a colon; a sentence without either stays."""
+    assert short("a costs $1.0 an hour (x (y) z, 2026); next.") == "a costs $1.0 an hour"
+    assert short("Nothing lies between: no network.") == "Nothing lies between"
+    assert short("Half (or so) of it.") == "Half of it"
