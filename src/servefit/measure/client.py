@@ -24,7 +24,7 @@ from servefit.measure.address import Address
 from servefit.measure.poller import IN, OUT, make_poller
 
 if TYPE_CHECKING:
-    import ssl
+    from servefit.measure.tls import Tls
 
 _READ_BYTES = 1 << 16
 _SO_TIMESTAMPNS = 35  # Linux, all but a few old architectures; also the type of its control message
@@ -109,8 +109,8 @@ class Exchange:
 
 class _Connection:
     __slots__ = (
-        "connect_ns", "exchange", "fd", "handshaking", "idle_ns", "incoming", "keep_ns", "opened_ns", "outgoing",
-        "parser", "pending", "ready", "sock", "tls", "touched_ns", "used",
+        "connect_ns", "exchange", "fd", "idle_ns", "keep_ns", "opened_ns", "parser", "pending", "ready", "sock", "tls",
+        "touched_ns", "used",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, now: int) -> None:
@@ -126,10 +126,12 @@ class _Connection:
         self.touched_ns = now
         self.keep_ns: int | None = None
         self.pending = b""
-        self.tls: ssl.SSLObject | None = None
-        self.handshaking = False
-        self.incoming: Any = None
-        self.outgoing: Any = None
+        self.tls: Tls | None = None
+
+    @property
+    def handshaking(self) -> bool:
+        """Whether TLS is still being agreed on."""
+        return self.tls is not None and self.tls.handshaking
 
 
 @dataclass(slots=True)
@@ -292,34 +294,24 @@ class Client:
             self._fail(connection, "refused" if refused else "reset", os.strerror(code))
             return
         if self.address.tls is not None and connection.tls is None:
-            import ssl
+            from servefit.measure.tls import Tls
 
-            connection.incoming, connection.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            connection.tls = self.address.tls.wrap_bio(
-                connection.incoming, connection.outgoing, server_hostname=self.address.host
-            )
-            connection.handshaking = True
-            self._shake(connection)
+            connection.tls = Tls(self.address.tls, self.address.host)
+            self._shake(connection, connection.tls, b"")
             return
         self._ready(connection)
 
-    def _shake(self, connection: _Connection) -> None:
+    def _shake(self, connection: _Connection, tls: "Tls", data: bytes) -> None:
         """Go on with the TLS handshake."""
-        import ssl
+        from servefit.measure.tls import TlsError
 
-        assert connection.tls is not None, "only a TLS connection shakes hands"
         try:
-            connection.tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._push(connection)
-            self._poller.modify(connection.fd, IN)
+            self._push(connection, tls.shake(data))
+        except TlsError as error:
+            self._fail(connection, "refused", str(error))
             return
-        except ssl.SSLError as error:
-            self._fail(connection, "refused", f"TLS: {error.reason or error}")
-            return
-        connection.handshaking = False
-        self._push(connection)
-        self._ready(connection)
+        if not tls.handshaking and connection.fd in self._connections:
+            self._ready(connection)
 
     def _ready(self, connection: _Connection) -> None:
         now = monotonic_ns()
@@ -344,8 +336,7 @@ class Client:
 
     def _write(self, connection: _Connection, data: bytes) -> None:
         if connection.tls is not None:
-            connection.tls.write(data)
-            self._push(connection)
+            self._push(connection, connection.tls.encrypt(data))
             return
         try:
             sent = connection.sock.send(data)
@@ -358,9 +349,9 @@ class Client:
             connection.pending = data[sent:]
             self._poller.modify(connection.fd, IN | OUT)
 
-    def _push(self, connection: _Connection) -> None:
-        """Send what TLS has encrypted, with what was still waiting."""
-        connection.pending += connection.outgoing.read()
+    def _push(self, connection: _Connection, data: bytes) -> None:
+        """Send what TLS has encrypted, after what was still waiting."""
+        connection.pending += data
         self._flush(connection)
 
     def _flush(self, connection: _Connection) -> None:
@@ -435,7 +426,7 @@ class Client:
         if data:
             seen.reads += 1
         if connection.tls is not None:
-            plain = self._decrypt(connection, data)
+            plain = self._decrypt(connection, connection.tls, data)
             if plain is None:
                 return
             data = plain
@@ -466,33 +457,23 @@ class Client:
             else:
                 exchange.watch_bytes = mark
 
-    def _decrypt(self, connection: _Connection, data: bytes) -> bytes | None:
+    def _decrypt(self, connection: _Connection, tls: "Tls", data: bytes) -> bytes | None:
         """The plain bytes in `data`; None where there is nothing to do yet."""
-        import ssl
+        from servefit.measure.tls import TlsError
 
-        assert connection.tls is not None, "only a TLS connection decrypts"
         if not data:
             return b""
-        connection.incoming.write(data)
-        if connection.handshaking:
-            self._shake(connection)
+        if tls.handshaking:
+            self._shake(connection, tls, data)
             return None
-        plain = bytearray()
         try:
-            while True:
-                piece = connection.tls.read(_READ_BYTES)
-                if not piece:
-                    break
-                plain += piece
-        except ssl.SSLWantReadError:
-            if connection.outgoing.pending:
-                self._push(connection)
-            return bytes(plain) or None
-        except ssl.SSLError as error:
-            if not plain:
-                self._fail(connection, "reset", f"TLS: {error.reason or error}")
-                return None
-        return bytes(plain)
+            plain, answer = tls.decrypt(data)
+        except TlsError as error:
+            self._fail(connection, "reset", str(error))
+            return None
+        if answer:
+            self._push(connection, answer)
+        return plain or None
 
     def _unasked(self, connection: _Connection, data: bytes) -> None:
         """An idle connection was closed by the server, or spoke out of turn: it is replaced when needed."""
