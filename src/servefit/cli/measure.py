@@ -53,6 +53,11 @@ from servefit.workload.workload import Lengths, Workload
 @click.option(
     "--no-probe", is_flag=True, help="Ask the endpoint nothing first: no cold request, no warm-up, no null server."
 )
+@click.option(
+    "--realtime",
+    is_flag=True,
+    help="Real-time priority for this client while it measures (Linux, root): for busy machines.",
+)
 @click.option("--selftest", is_flag=True, help="Measure servers whose answers are known, and say where we are wrong.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -95,6 +100,7 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
             until=Until(given["until"]) if given["until"] else None,
             device=_device(given["device"]),
             precision=given["precision"],
+            realtime=given["realtime"],
         )
         try:
             if given["repeat"] > 1:

@@ -194,7 +194,7 @@ def _about_client(health: Health, workload: Workload) -> list[Finding]:
         out.append(Finding(code="first_token_shared", level="suspect" if health.first_shared * 20 > health.rows else "note",
                            message=f"{health.first_shared} of {health.rows} first tokens were read together with the next ones: "
                                    f"their TTFT is an upper bound, too high by up to {health.first_shared_s * 1e3:.0f} ms.",
-                           hint="The client or the machine was busy just then, or the server sends in bursts."))  # fmt: skip
+                           hint="The client or the machine was busy just then (--realtime helps), or the server sends in bursts."))  # fmt: skip
     added = health.overhead or {}
     if added.get("ttft_p50_s", 0.0) > ALLOWED_TTFT_S or added.get("event_p99_s", 0.0) > ALLOWED_EVENT_S:
         out.append(Finding(code="overhead", level="note" if health.clock == "kernel" else "suspect",

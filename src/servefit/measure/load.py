@@ -17,6 +17,7 @@ from servefit.measure.health import Health
 from servefit.measure.pace import ClosedLoop, OpenLoop, Pace
 from servefit.measure.probe import Endpoint
 from servefit.measure.prompts import PromptMaker, make_conversation, make_prompt
+from servefit.measure.realtime import real_time
 from servefit.measure.rows import Planned, make_row
 from servefit.measure.until import Until
 from servefit.records import RequestRecord, RunWriter
@@ -63,6 +64,8 @@ class Options:
     """Told each row as it ends, warm-up and cold start too: what was really used."""
     device: Device | None = None
     """What the model runs on, so that times which physics does not allow are found; None: this machine, for a server here."""
+    realtime: bool = False
+    """Take a real-time priority for the load, where the system allows it."""
     precision: str | None = None
     """Of the model's weights there; None: unknown."""
 
@@ -129,7 +132,11 @@ class Load:
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def drive(self) -> None:
-        """Send everything and record everything. Ends when the last request has."""
+        """Send everything and record everything. Ends when the last request has. Raises CannotMeasure."""
+        with real_time(wanted=self._options.realtime):
+            self._drive()
+
+    def _drive(self) -> None:
         client = self._client
         client.open_ahead(self._ahead)
         self._build(max(64, 2 * self._ahead))
