@@ -127,6 +127,9 @@ class Server:
         if head.startswith(b"GET /truth"):
             self.tell(stream)
             return
+        if head.startswith(b"GET"):
+            stream.sock.send(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            return
         stream.read_ns = monotonic_ns()
         stream.tokens = json.loads(body)["max_tokens"]
         stream.sent_ns = array("q")
