@@ -58,6 +58,8 @@ from servefit.workload.workload import Lengths, Workload
     is_flag=True,
     help="Real-time priority for this client while it measures (Linux, root): for busy machines.",
 )
+@click.option("--ray", "ray_address", metavar="ADDRESS", help="Clients on a Ray cluster, or 'local' for several here.")
+@click.option("--clients", type=int, help="With --ray: how many.  [default: one a node]")
 @click.option("--selftest", is_flag=True, help="Measure servers whose answers are known, and say where we are wrong.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -82,6 +84,8 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
         return show_selftest(as_json=as_json)
     if target is None:
         raise ServefitError("No target is named.", hint="servefit measure http://127.0.0.1:8080")
+    if given["clients"] is not None and given["ray_address"] is None:
+        raise ServefitError("--clients is given without --ray.", hint="servefit measure URL --ray local --clients 4")
     workload = read_workload(given)
     endpoint = _endpoint(target, given)
     out = given["out"] or default_folder(endpoint.name, Path("runs"))
@@ -103,10 +107,13 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
             realtime=given["realtime"],
         )
         try:
-            if given["repeat"] > 1:
+            if given["repeat"] > 1 and given["ray_address"] is None:
                 return _repeat(endpoint, workload, options, given["repeat"], as_json=as_json)
-            with capped(options, endpoint, workload) as limited:
-                run = measure(endpoint, workload, limited)
+            if given["ray_address"] is not None:
+                run = _on_ray(endpoint, workload, options, given)
+            else:
+                with capped(options, endpoint, workload) as limited:
+                    run = measure(endpoint, workload, limited)
             interrupted = False
         except KeyboardInterrupt:
             from servefit.records import load_run
@@ -150,6 +157,16 @@ def _device(name: str | None) -> Any:
     from servefit.facts.devices import find_device
 
     return None if name is None else find_device(name)
+
+
+def _on_ray(endpoint: Any, workload: Workload, options: Any, given: dict[str, Any]) -> Any:
+    """The run from several clients. Raises ServefitError for what one schedule over many machines cannot do."""
+    from servefit.measure.many import measure_on_ray
+
+    for name in ("until", "resume", "repeat"):
+        if given[name] not in (None, False, 1):
+            raise ServefitError(f"--{name} does not go with --ray.", hint="Leave one of them out.")
+    return measure_on_ray(endpoint, workload, options, ray_address=given["ray_address"], clients=given["clients"])
 
 
 def _endpoint(target: str, given: dict[str, Any]) -> Any:

@@ -11,6 +11,8 @@ from servefit.errors import ServefitError
 from servefit.units import parse_seconds
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from servefit.plan.spec import PlanSpec
 
 
@@ -89,7 +91,7 @@ def command(
     spec = read_spec(file, given)
     if jobs is not None and jobs < 1:
         raise ServefitError(f"--jobs is {jobs}.", hint="One process or more.")
-    with progress(quiet=given["quiet"] or as_json) as on_done:
+    with progress(quiet=given["quiet"] or as_json) as on_done, _cluster(given["ray_address"]):
         plan = make_plan(spec, jobs=jobs or _jobs(spec), ray_address=given["ray_address"], on_done=on_done)
     path = out or Path("plan.json")
     if out is not None or not as_json:
@@ -99,6 +101,17 @@ def command(
     else:
         show_plan(plan, path, everything=everything)
     return 0 if plan.recommended else 5
+
+
+def _cluster(ray_address: str | None) -> "AbstractContextManager[Any]":
+    """One connection for the whole search, whose steps would else connect one by one."""
+    from contextlib import nullcontext
+
+    if ray_address is None:
+        return nullcontext()
+    from servefit.measure.ray_cluster import connected
+
+    return connected(ray_address, purpose="plan --ray")
 
 
 def _jobs(spec: "PlanSpec") -> int:

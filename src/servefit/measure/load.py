@@ -68,6 +68,8 @@ class Options:
     """Take a real-time priority for the load, where the system allows it."""
     precision: str | None = None
     """Of the model's weights there; None: unknown."""
+    begin_ns: int | None = None
+    """On this machine's monotonic clock: when the schedule begins, so that several clients begin as one; None: at once."""
 
 
 @dataclass(slots=True)
@@ -146,7 +148,7 @@ class Load:
         gc.disable()
         try:
             self._health.start()
-            pace = self._pace(monotonic_ns() + 2_000_000)
+            pace = self._pace(self._options.begin_ns or monotonic_ns() + 2_000_000)
             while True:
                 due = self._send_due(pace)
                 if due is None and not client.busy and not self._backlog:

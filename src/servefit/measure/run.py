@@ -45,7 +45,7 @@ def measure(
     after what was measured is on disk with its header.
     """
     requests = schedule(workload) if requests is None else tuple(requests)
-    start_ns = monotonic_ns()
+    start_ns = options.begin_ns or monotonic_ns()
     if known is None:
         prepared = prepare(endpoint, workload, requests, options, start_ns)
     else:

@@ -2,14 +2,13 @@
 
 import copyreg
 import multiprocessing
-import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from servefit.errors import CannotMeasure, MissingExtra, ServefitError
+from servefit.errors import ServefitError
+from servefit.measure.ray_cluster import connected
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -77,25 +76,7 @@ def _with_shared(work: Callable[[Any, Item], Result], item: Item) -> Result:
 def _on_ray(
     work: Callable[[Shared, Item], Result], items: Sequence[Item], shared: Shared, address: str
 ) -> Iterable[Result]:
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra("ray", "ray", purpose="plan --ray") from None
-    import logging
-
-    mine = not ray.is_initialized()
-    if mine:
-        here: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-        if address == "local":  # workers of this machine import what this process does
-            here["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}}
-        try:
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **here)
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            raise CannotMeasure(
-                f"No Ray cluster answers at {address}: {str(error).splitlines()[0]}.",
-                hint="Start one with `ray start --head`, or use --jobs.",
-            ) from None
-    try:
+    with connected(address, purpose="plan --ray") as ray:
         held = ray.put(shared)
         remote = ray.remote(work)
         for reference in [remote.remote(held, item) for item in items]:
@@ -105,6 +86,3 @@ def _on_ray(
                 if isinstance(error.cause, ServefitError):
                     raise error.cause from None
                 raise
-    finally:
-        if mine:
-            ray.shutdown()
