@@ -21,8 +21,8 @@ def answer(number: int, due_s: float, ttft_s: float, took_s: float = 1.0) -> Req
 
 
 def closed_loop() -> list[RequestRecord]:
-    """Four users, six turns each: the first wave waits 2 s for its first token, the rest 0.5."""
-    rows = [answer(user, 0.0, 2.0) for user in range(4)]
+    """Four users, six turns each: the first wave waits up to 2 s for its first token, the rest 0.5."""
+    rows = [answer(user, 0.0, 2.0 - 0.4 * user) for user in range(4)]
     for turn in range(1, 6):
         rows += [answer(4 * turn + user, 3.0 + 1.5 * (turn - 1), 0.5) for user in range(4)]
     return rows

@@ -13,19 +13,46 @@ from servefit.workload.workload import Lengths, Workload
 
 @click.command(name="measure", context_settings={"show_default": True})
 @click.argument("target", required=False)
-@click.option("--model", help="Model to ask for; default: the one that the server lists.")
-@click.option("-n", "n", type=int, help="Number of requests.  [default: 10, or the workload's]")
-@click.option("--concurrency", type=int, metavar="C", help="Closed loop: C users, each asking again when answered.")
-@click.option("--rate", type=float, metavar="R", help="Open loop: R requests per second, whatever becomes of them.")
-@click.option("--arrivals", type=click.Choice(["poisson", "constant", "gamma", "burst"]), help="How they arrive.")
-@click.option("--burstiness", type=float, help="Gamma shape: below 1 burstier than Poisson, above 1 more even.")
-@click.option("--ramp", "ramp_s", type=float, help="Closed loop: users start evenly over this many seconds.")
+@click.option("--model", help="Model to ask for.  [default: the first that the server lists]")
+@click.option(
+    "-n", "n", type=int, help="Number of requests.  [default: 10; 2000 with --until; else the workload file's]"
+)
+@click.option(
+    "--concurrency", type=int, metavar="C", help="Closed loop: C users, each asking again when answered.  [default: 1]"
+)
+@click.option(
+    "--rate", type=float, metavar="R", help="Open loop instead: R requests per second, whatever becomes of them."
+)
+@click.option(
+    "--arrivals",
+    type=click.Choice(["poisson", "constant", "gamma", "burst"]),
+    help="How an open loop arrives.  [default: poisson]",
+)
+@click.option(
+    "--burstiness", type=float, help="Gamma shape: below 1 burstier than Poisson, above 1 more even.  [default: 1]"
+)
+@click.option(
+    "--ramp",
+    "ramp_s",
+    type=float,
+    help="Closed loop: users start evenly over this many seconds.  [default: 0, all at once]",
+)
 @click.option("--isl", type=int, metavar="N", help="Prompt tokens a request.  [default: 256]")
 @click.option("--osl", type=int, metavar="N", help="Output tokens a request.  [default: 64]")
 @click.option("--prompt", metavar="TEXT", help="Send this text every time (a prefix cache will notice).")
-@click.option("--workload", "workload_file", type=click.Path(path_type=Path), help="A workload file (TOML).")
+@click.option(
+    "--workload",
+    "workload_file",
+    type=click.Path(path_type=Path),
+    help="A workload file (TOML): lengths, sessions, stages, traces. Flags win over it.",
+)
 @click.option("--seed", type=int, help="Seed of arrivals, lengths and prompts.  [default: 0]")
-@click.option("--dialect", default="", help="openai-chat, openai-completions, ollama-chat, ollama-generate, anthropic.")
+@click.option(
+    "--dialect",
+    default="",
+    show_default="by the URL's path, else what the server is",
+    help="openai-chat, openai-completions, ollama-chat, ollama-generate or anthropic.",
+)
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the run.  [default: runs/<time>-<target>]")
 @click.option("--until", metavar="p95=5%", help="Stop once TTFT's p95 is known to 5%; -n is then the most.")

@@ -45,6 +45,10 @@ def measure(
     after what was measured is on disk with its header.
     """
     requests = schedule(workload) if requests is None else tuple(requests)
+    if not options.resume and (options.out / "run.json").exists():  # said before anything is sent
+        raise ServefitError(
+            f"{options.out} holds a run already.", hint="Name another folder with --out, or go on with --resume."
+        )
     start_ns = options.begin_ns or monotonic_ns()
     if known is None:
         prepared = prepare(endpoint, workload, requests, options, start_ns)
