@@ -29,8 +29,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from predict_loads import MOST_USERS, Load, figures, loads_of, predict, users_load
-from predict_table import results, show, within
+from predict_loads import MOST_USERS, Load, closed, figures, lengths, loads_of, predict, users_load
+from predict_table import counts, results, show, within
 
 from servefit.calibrate.calibration import Calibration, load_calibration, save_calibration
 from servefit.calibrate.learn import learn
@@ -67,19 +67,28 @@ class Bench:
             self.known = None
         return find_endpoint(self.running.url)
 
-    def measure(self, load: Load, name: str) -> tuple[Run, float]:
-        """(one run of the load, the share of time that our threads waited for a processor); a fresh engine is warmed up."""
+    def measure(self, load: Load, name: str) -> tuple[Run, float, float]:
+        """(one run of the load, the share of time that our threads waited for a processor, the pace just before it).
+
+        The pace is the median ITL of one lone request, in seconds. A fresh engine is warmed up.
+        """
         endpoint = self.endpoint(load.switches)
         requests = schedule(load.workload)
         options = Options(out=self.folder / f"{name}-{time.monotonic_ns()}")
-        if self.known is None:
-            self.known = prepare(endpoint, load.workload, requests, options, 0)
+        fresh = self.known is None
+        self.known = self.known or prepare(endpoint, load.workload, requests, options, 0)
+        if fresh:
             warm = Workload(n=4, concurrency=4, isl=Lengths(mean=200), osl=Lengths(mean=12), seed=99)
-            warm_out = Options(out=self.folder / f"warm-{time.monotonic_ns()}")
-            measure(self.known.endpoint, warm, warm_out, known=self.known)
+            self.aside(warm)
+        pace_s = summarize(self.aside(LONE.workload)).itl_s.p50 or 0.0
         before = processor_s(self.sessions())
         run = measure(self.known.endpoint, load.workload, options, requests=requests, known=self.known)
-        return run, waited_frac(before, processor_s(self.sessions()))
+        return run, waited_frac(before, processor_s(self.sessions())), pace_s
+
+    def aside(self, workload: Workload) -> Run:
+        """A run that is no result: to warm up, or to see how fast the machine is just now."""
+        out = Options(out=self.folder / f"aside-{time.monotonic_ns()}")
+        return measure(self.known.endpoint, workload, out, known=self.known)
 
     def sessions(self) -> set[int]:
         """Ours and the engine's."""
@@ -101,8 +110,7 @@ def first_in_line(pid: int) -> None:
     Path(f"/proc/{pid}/autogroup").write_text("-20")
 
 
-QUIET = 0.10
-"""A run counts where our threads waited for a processor less than this share of the time that they wanted one."""
+LONE = Load(name="lone", workload=closed(1, lengths(200), lengths(32), 1), seats=1)
 
 
 def processor_s(sessions: set[int]) -> tuple[float, float]:
@@ -152,7 +160,7 @@ class Results:
     def quiet_runs(self, engine: str, load: str) -> int:
         """How many runs of the load count."""
         return sum(
-            x["kind"] == "measured" and x["engine"] == engine and x["load"] == load and x["quiet"] for x in self.lines
+            x["kind"] == "measured" and x["engine"] == engine and x["load"] == load and counts(x) for x in self.lines
         )
 
 
@@ -221,9 +229,8 @@ def next_users(found: Results, engine: str, repeats: int) -> tuple[Load, int] | 
     users = max((u for u, (predicted, _) in asked.items() if predicted), default=1)
     before: bool | None = None
     while 1 <= users <= MOST_USERS:
-        for repeat in range(repeats):
-            if not found.has("measured", engine, load=f"users {users}", repeat=repeat):
-                return users_load(users), repeat
+        if (seen := found.quiet_runs(engine, f"users {users}")) < repeats:
+            return users_load(users), seen
         ok = asked[users][1]
         if before is not None and ok != before:
             return None
@@ -250,6 +257,7 @@ def slice_of(engine: str, found: Results, folder: Path, args: argparse.Namespace
                       batching=asdict(calibration.batching), noise_frac=calibration.noise_frac)  # fmt: skip
         if args.again or not found.has("predicted", engine):
             predict_all(found, engine, calibration)
+        lone_s = predict(LONE, calibration)[0]["itl_p50"]
         while args.repeats and time.monotonic() - began < args.for_s:
             left = todo(found, engine, args)
             item = left[0] if left else None if args.loads else next_users(found, engine, args.repeats)
@@ -258,11 +266,12 @@ def slice_of(engine: str, found: Results, folder: Path, args: argparse.Namespace
                 break
             load, repeat = item
             slug = "".join(c if c.isalnum() else "-" for c in load.name)
-            run, waited = bench.measure(load, f"{slug}-{repeat}")
+            run, waited, pace_s = bench.measure(load, f"{slug}-{repeat}")
+            pace = pace_s / lone_s
             summary = summarize(run)
-            found.add("measured", engine, load=load.name, ok=summary.ok, n=summary.n, waited_frac=waited, quiet=waited <= QUIET,
+            found.add("measured", engine, load=load.name, ok=summary.ok, n=summary.n, waited_frac=waited, pace=pace,
                       figures=figures(summary))  # fmt: skip
-            said = f"{engine}: {load.name}, {summary.ok} of {summary.n}, waited {100 * waited:.0f}%, {len(left)} left"
+            said = f"{engine}: {load.name}, {summary.ok} of {summary.n}, waited {100 * waited:.0f}%, pace {pace:.2f}, {len(left)} left"
             print(said, file=sys.stderr)
     finally:
         bench.stop()
