@@ -79,7 +79,8 @@ def move(page: object, name: str, steps: int) -> float:
             const range = document.querySelector(`input[aria-label="${name}, slider"]`), picture = document.getElementById("picture");
             delete picture.dataset.ms;
             const began = performance.now();
-            range.value = String(Number(range.value) + steps * 4);
+            const by = steps * 4, at = Number(range.value);
+            range.value = String(at + by < 10 || at + by > 390 ? at - by : at + by);
             range.dispatchEvent(new Event("input", { bubbles: true }));
             while (picture.dataset.ms === undefined && performance.now() - began < 20000) await new Promise(requestAnimationFrame);
             return performance.now() - began;

@@ -79,4 +79,11 @@ class Live:
 
 
 def _worker() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn"))
+    return ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn"), initializer=_calm)
+
+
+def _calm() -> None:
+    """Collect garbage rarely: what the worker remembers are hundreds of thousands of requests that form no cycles."""
+    import gc
+
+    gc.set_threshold(200_000, 20, 1000)

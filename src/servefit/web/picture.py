@@ -174,14 +174,33 @@ def _schedule(isl: int, osl: int, rate: float) -> Schedule:
     )
 
 
-_outcomes: OrderedDict[tuple[object, ...], Outcome] = OrderedDict()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """What a simulated schedule did, its percentiles found once."""
+
+    outcome: Outcome
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
+    peak: int
+    """The most requests that were there at once."""
 
 
-def _outcome(scenario: Scenario, key: tuple[object, ...]) -> Outcome:
+_outcomes: OrderedDict[tuple[object, ...], Digest] = OrderedDict()
+
+
+def _outcome(scenario: Scenario, key: tuple[object, ...]) -> Digest:
     """What the engine does, simulated once for each key."""
     found = _outcomes.get(key)
     if found is None:
-        found = _outcomes[key] = run(scenario)
+        seen = run(scenario)
+        p = scenario.targets.p
+        failed = (seen.n - seen.finished) * 100 > (100 - p) * seen.n
+        found = _outcomes[key] = Digest(
+            outcome=seen,
+            ttft_p99_s=None if failed else percentile(seen.ttft_s, p),
+            tpot_p99_s=None if failed else percentile(seen.tpot_s, p),
+            peak=peak_of(seen),
+        )
         if len(_outcomes) > REMEMBERED:
             _outcomes.popitem(last=False)
     else:
@@ -216,7 +235,7 @@ def _band(ask: Ask, shared: Shared, group: Group) -> tuple[Tried, ...]:
     """Every number of seats of the ladder and the chosen one. Seats that are never all taken change nothing."""
     most = 1 if ask.policy == "none" else min(SEATS[-1], group.budget_tok)
     out: list[Tried] = []
-    enough: tuple[int, Outcome] | None = None
+    enough: tuple[int, Digest] | None = None
     for seats in sorted({*(s for s in SEATS if s <= most), min(ask.seats, most)}):
         scenario, _ = make_scenario(shared, group, seats)
         if scenario.config.kv_blocks is not None and scenario.config.kv_blocks < 1:
@@ -224,7 +243,7 @@ def _band(ask: Ask, shared: Shared, group: Group) -> tuple[Tried, ...]:
             continue
         if enough is None or ask.policy in ("static", "dynamic"):
             outcome = _outcome(scenario, (*_key(ask), seats, ask.rate_req_per_s))
-            if figures_peak(outcome) <= seats:
+            if outcome.peak <= seats:
                 enough = (seats, outcome)
         else:
             outcome = enough[1]
@@ -232,7 +251,7 @@ def _band(ask: Ask, shared: Shared, group: Group) -> tuple[Tried, ...]:
     return tuple(out)
 
 
-def figures_peak(outcome: Outcome) -> int:
+def peak_of(outcome: Outcome) -> int:
     """The most requests that were there at once."""
     events = sorted([(d, 1) for d in outcome.due_s] + [(e, -1) for e in outcome.last_s if e == e])  # noqa: PLR0124 - not NaN
     now = peak = 0
@@ -261,12 +280,10 @@ def _key(ask: Ask) -> tuple[object, ...]:
     return (ask.model, ask.device, ask.precision, ask.policy, ask.isl, ask.osl, ask.calibration)
 
 
-def _tried(x: float, outcome: Outcome, scenario: Scenario) -> Tried:
+def _tried(x: float, digest: Digest, scenario: Scenario) -> Tried:
     """The values of one point, without the percentiles that no check looks at."""
-    targets = scenario.targets
-    failed = (outcome.n - outcome.finished) * 100 > (100 - targets.p) * outcome.n
-    ttft = None if failed else percentile(outcome.ttft_s, targets.p)
-    tpot = None if failed else percentile(outcome.tpot_s, targets.p)
+    targets, outcome = scenario.targets, digest.outcome
+    ttft, tpot = digest.ttft_p99_s, digest.tpot_p99_s
     good = outcome.good(ttft_s=targets.ttft_s, tpot_s=targets.tpot_s) / outcome.n if outcome.n else 0.0
     passes = (
         ttft is not None
