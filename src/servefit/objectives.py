@@ -107,10 +107,15 @@ def summarize(run: Run, targets: Targets | None = None) -> Summary:
 
 
 def duration_s(run: Run) -> float | None:
-    """From the first due to the last end of a load row, in seconds; None where there are no rows."""
+    """From the first due to the last end of a load row, in seconds; None where there are no rows.
+
+    An imported run without start times has what its tool said, or None.
+    """
     rows = run.load_rows
     if not rows:
         return None
+    if any(finding.code == "no_start_times" for finding in run.header.findings):
+        return run.header.duration_s
     start = min(row.due_s for row in rows)
     end = max(max(row.done_s or 0.0, row.chunk_s[-1] if row.chunk_s else 0.0, row.due_s) for row in rows)
     return end - start

@@ -128,7 +128,12 @@ class RequestRecord:
 
     @property
     def itl_s(self) -> tuple[float, ...]:
-        """Every gap between token arrivals. Tokens that came in the first chunk have no gap of their own."""
+        """Every gap between token arrivals. Tokens that came in the first chunk have no gap of their own.
+
+        None at all where only first and last token were recorded, as in some imported runs.
+        """
+        if "gaps_not_recorded" in self.findings:
+            return ()
         times = self.token_s
         first = self.chunk_tok[0] if self.chunk_tok else 1
         return tuple(b - a for a, b in zip(times[first - 1 :], times[first:], strict=False))
