@@ -9,7 +9,7 @@ import pytest
 
 import servefit
 from servefit.errors import ServefitError
-from servefit.measure.many import Offset, best_offset, merge, shares
+from servefit.measure.many import Offset, _without_siblings, best_offset, merge, shares
 from servefit.measure.probe import find_endpoint
 from servefit.measure.trap_server import in_process
 from servefit.records import Finding, RequestRecord, Run, RunHeader, load_run
@@ -75,6 +75,16 @@ def test_merged_rows_are_on_one_clock_and_the_worst_client_counts():
         after=[Offset(offset_s=0.0, sure_s=0.0)],
     )  # fmt: skip
     assert unsure.header.verdict == "suspect"
+
+
+@pytest.mark.parametrize(("others_cores", "said"), [(0.9, False), (1.9, True)])
+def test_clients_on_one_node_are_not_other_programs(others_cores, said):
+    """Each client sees the other's work as somebody else's: only what is left of it makes a machine busy."""
+    busy = Finding(code="busy_machine", level="suspect", message="Busy.")
+    header = RunHeader(kind="measured", client={"others_cores": others_cores, "cpu_cores": 0.8}, findings=(busy,))
+    place = {"node": "a", "node_id": "x", "cores": 2}
+    runs = _without_siblings([Run(header=header, rows=())] * 2, [place] * 2)
+    assert [bool(run.header.findings) for run in runs] == [said, said]
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def _about_client(health: Health, workload: Workload) -> list[Finding]:
         out.append(Finding(code="client_saturated", level="suspect",
                            message=f"This client used {busy:.0%} of a core: it is near what one core can hold, "
                                    f"about {health.tokens / health.cpu_s:,.0f} tokens/s here.",
-                           hint="Use fewer streams here, or measure from several machines at once."))  # fmt: skip
+                           hint="Use --ray local --clients N for N cores, or fewer streams."))  # fmt: skip
     late = percentile(health.late_s, 99)
     if late is not None and late > 0.010 and workload.concurrency is None:
         out.append(Finding(code="late_sends", level="suspect" if late > 0.05 else "note",
@@ -243,7 +243,7 @@ def _about_load(rows: Sequence[RequestRecord], workload: Workload) -> list[Findi
     if wanted > 0 and took > 1.05 * wanted + 0.05:
         return [Finding(code="rate_not_achieved", level="invalid" if took > 1.2 * wanted else "suspect",
                         message=f"The requests went out over {took:.2f} s instead of {wanted:.2f} s.",
-                        hint="This client could not offer the rate: lower it, or measure from several machines at once.")]  # fmt: skip
+                        hint="This client could not offer the rate: lower it, or use --ray local --clients N for N cores.")]  # fmt: skip
     return []
 
 

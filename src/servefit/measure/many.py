@@ -12,9 +12,11 @@ from servefit.errors import CannotMeasure, ServefitError
 from servefit.measure.address import is_loopback, resolve
 from servefit.measure.health import worst
 from servefit.measure.load import Options, Prepared, Progress
+from servefit.measure.machine import BUSY_FRAC
 from servefit.measure.probe import Endpoint
 from servefit.measure.ray_cluster import connected
 from servefit.measure.run import measure, prepare
+from servefit.measure.window import find_window
 from servefit.records import Finding, RequestRecord, Run, RunWriter
 from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request, schedule_sha256
@@ -246,7 +248,7 @@ def merge(
         for p, o, a, run in zip(places, offsets, after, runs, strict=True)
     ]  # fmt: skip
     header = runs[0].header
-    findings = [*_together(runs), *_about_clocks(offsets, after)]
+    findings = [*_together(_without_siblings(runs, places)), *_about_clocks(offsets, after)]
     ends = [max(row.done_s or 0.0, row.due_s) for row in rows]
     header = replace(
         header,
@@ -256,7 +258,7 @@ def merge(
         schedule_sha256=schedule_sha256(tuple(requests)),
         clock="kernel" if all(run.header.clock == "kernel" for run in runs) else "user",
         client=_summed(clients) | {"clients": clients},
-        window_s=None,
+        window_s=find_window(rows, workload),
         server={},
         duration_s=max(ends) - min(row.due_s for row in rows) if rows else None,
         finished=True,
@@ -274,6 +276,22 @@ def _moved(row: RequestRecord, by_s: float, base_user: int) -> RequestRecord:
         row, due_s=row.due_s + by_s, sent_s=moved(row.sent_s), headers_s=moved(row.headers_s), done_s=moved(row.done_s),
         chunk_s=tuple(t + by_s for t in row.chunk_s), user=None if row.user is None else row.user + base_user,
     )  # fmt: skip
+
+
+def _without_siblings(runs: Sequence[Run], places: Sequence[dict[str, Any]]) -> list[Run]:
+    """The runs without the finding of a busy machine where the other programs were our own clients on the same node."""
+    out = []
+    for number, (run, place) in enumerate(zip(runs, places, strict=True)):
+        beside = [
+            other.header.client
+            for i, (other, there) in enumerate(zip(runs, places, strict=True))
+            if there["node_id"] == place["node_id"] and i != number
+        ]
+        others = (run.header.client.get("others_cores") or 0.0) - sum(c.get("cpu_cores") or 0.0 for c in beside)
+        ours = bool(beside) and others <= BUSY_FRAC * (place.get("cores") or 1)
+        kept = tuple(f for f in run.header.findings if not (ours and f.code == "busy_machine"))
+        out.append(replace(run, header=replace(run.header, findings=kept)))
+    return out
 
 
 def _together(runs: Sequence[Run]) -> list[Finding]:
