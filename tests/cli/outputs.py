@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sweep": (
         "sweep --device rtx-4090 --model llama-3.1-8b --users 1,2,4 --tpot 50ms -n 20 --isl 128 --osl 16 --out sw",
     ),
+    "import": ("import llama-bench.json --out im1",),
     "compare": ("compare runs/a runs/a2 --anyway", "compare runs/a runs/a2 --anyway --ttft 500ms"),
     "measure-repeat": ("measure {url}/plain -n 2 --isl 16 --osl 20 --repeat 2 --out m3 --quiet",),
     "config-show": ("config show", "config show --file servefit.toml"),
@@ -78,6 +79,9 @@ usd_per_run = 1.0
 def make_folder(home: Path) -> None:
     """The files that the commands name."""
     shutil.copy(GOLDEN, home / "plan.json")
+    (home / "llama-bench.json").write_text(
+        '[{"n_prompt": 512, "n_gen": 0, "samples_ns": [1000000000]}]', encoding="utf-8"
+    )
     (home / "servefit.toml").write_text(SETTINGS, encoding="utf-8")
     for name, users, isl, osl in (("a", 4, 512, 40), ("a2", 4, 512, 40), ("b", 1, 128, 40), ("c", 8, 1024, 60)):
         load = Workload(n=40, concurrency=users, isl=Lengths(mean=isl), osl=Lengths(mean=osl))
