@@ -83,7 +83,19 @@ def _worker() -> ProcessPoolExecutor:
 
 
 def _calm() -> None:
-    """Collect garbage rarely: what the worker remembers are hundreds of thousands of requests that form no cycles."""
+    """In the worker: end with the server, however that ends; collect garbage rarely.
+
+    What the worker remembers are hundreds of thousands of requests that form no cycles.
+    """
     import gc
+    import os
 
     gc.set_threshold(200_000, 20, 1000)
+    server = multiprocessing.parent_process()
+    if server is not None:
+
+        def follow() -> None:
+            server.join()
+            os._exit(0)
+
+        threading.Thread(target=follow, daemon=True).start()
