@@ -19,6 +19,10 @@ MAX_BYTES = 256 * 2**20
 """Nothing that people write by hand is larger; a larger file is refused before it is read."""
 
 
+MAX_FAULTS = 6
+"""So many faults of a file are named; a file of another kind has one in every line."""
+
+
 def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
     """The file's text (UTF-8, a BOM dropped). Raises ServefitError with a sentence for whatever stands in the way."""
     return decode(read_bytes(path, max_bytes=max_bytes), path)
@@ -84,8 +88,11 @@ def structure(value: Any, kind: type[T], *, where: str) -> T:
     try:
         return converter.structure(value, kind)
     except Exception as error:  # noqa: BLE001 - cattrs raises groups of many kinds, all named below
-        faults = cattrs.transform_error(error)
-        raise ServefitError(f"{where}: {'; '.join(faults)}.", hint=f"See the reference for {kind.__name__}.") from None
+        faults = [fault[:300] for fault in cattrs.transform_error(error)]
+        more = f"; and {len(faults) - MAX_FAULTS:,} more" if len(faults) > MAX_FAULTS else ""
+        raise ServefitError(
+            f"{where}: {'; '.join(faults[:MAX_FAULTS])}{more}.", hint=f"See the reference for {kind.__name__}."
+        ) from None
 
 
 def write_text(path: Path, text: str) -> None:

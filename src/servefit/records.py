@@ -13,8 +13,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from types import TracebackType, UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from servefit.errors import ServefitError
 from servefit.files import read_json, read_text, write_json
@@ -222,8 +222,36 @@ class Run:
 # --- to and from disk -----------------------------------------------------------------------------------------------
 
 _DEFAULTS = {f.name: f.default for f in fields(RequestRecord)}
-_TUPLES = ("chunk_s", "chunk_tok", "findings")
+_TUPLES = {"chunk_s": frozenset({int, float}), "chunk_tok": frozenset({int}), "findings": frozenset({str})}
 _KNOWN = frozenset(_DEFAULTS)
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    """The JSON types that a field of type `hint` may have in a file."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return tuple(kind for arg in args for kind in _kinds(arg))
+    if origin is Literal:
+        return (str,)
+    return {tuple: (list,), dict: (dict,)}.get(origin or hint, (int, float) if hint is float else (hint,))
+
+
+_ROW_KINDS = {name: _kinds(hint) for name, hint in get_type_hints(RequestRecord).items()}
+_HEADER_KINDS = {name: _kinds(hint) for name, hint in get_type_hints(RunHeader).items()}
+
+
+def _check_kinds(value: dict[str, Any], kinds: dict[str, tuple[type, ...]]) -> None:
+    """Raises TypeError naming the first field that holds something of another type."""
+    for name, held in value.items():
+        if type(held) not in kinds[name]:
+            raise TypeError(f"{name} is {str(held)[:40]!r}")
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 def row_to_json(row: RequestRecord) -> str:
@@ -243,13 +271,16 @@ def row_to_json(row: RequestRecord) -> str:
 
 def row_from_json(line: str) -> RequestRecord:
     """The row of one line; raises ValueError where it is none. Fields of a newer schema are passed over."""
-    value = json.loads(line)
+    value = _DECODER.decode(line)
     if not isinstance(value, dict) or not {"id", "status", "due_s"} <= value.keys():
         raise ValueError("not a request row")
     kept = {k: v for k, v in value.items() if k in _KNOWN}
-    for name in _TUPLES:
+    _check_kinds(kept, _ROW_KINDS)
+    for name, member in _TUPLES.items():
         if kept.get(name) is not None:
             kept[name] = tuple(kept[name])
+            if not member.issuperset(map(type, kept[name])):
+                raise TypeError(f"{name} holds something else than {' or '.join(sorted(t.__name__ for t in member))}")
     return RequestRecord(**kept)
 
 
@@ -273,6 +304,7 @@ def header_from_json(value: Any, path: Path) -> RunHeader:
     names = {f.name for f in fields(RunHeader)}
     kept = {k: v for k, v in value.items() if k in names}
     try:
+        _check_kinds(kept, _HEADER_KINDS)
         kept["findings"] = tuple(Finding(**f) for f in kept.get("findings") or ())
         if kept.get("window_s") is not None:
             start, end = kept["window_s"]

@@ -320,6 +320,10 @@ def cap(  # noqa: PLR0917 - click passes them by name
         cap_text: str | None, as_json: bool) -> int:  # fmt: skip
     """What the spend cap leaves, what was really used, and whether a run would fit. Exit code 5: it does not."""
     limits = Limits(usd_per_run=float(parse_number(cap_text)[0])) if cap_text else load_limits()
+    if cap_text and not (limits.usd_per_run or 0) > 0:
+        raise ServefitError(f"A cap of {cap_text} allows nothing.", hint="Write dollars above 0, e.g. --cap 1.50.")
+    if n is not None and not _tokens(n, "n"):
+        raise ServefitError(f"-n {n} is no request.", hint="How many requests? 1 or more.")
     path = ledger_path()
     now = datetime.now(UTC)
     used = {period: spent_usd(path, now, period) for period in ("day", "month")}

@@ -42,12 +42,12 @@ def token_price(given: Mapping[str, str | None]) -> TokenPrice | None:
         from servefit.cli.spend import published_price
 
         found = published_price(given["token_model"], given["provider"])
-        return replace(found, batch_frac=_price(given["batch_frac"], "batch-frac"))
+        return replace(found, batch_frac=_share(given["batch_frac"]))
     return TokenPrice(
         input_usd_per_mtok=_price(given["price_in"], "price-in") or 0.0,
         cached_input_usd_per_mtok=_price(given["price_cached"], "price-cached"),
         output_usd_per_mtok=_price(given["price_out"], "price-out"),
-        batch_frac=_price(given["batch_frac"], "batch-frac"),
+        batch_frac=_share(given["batch_frac"]),
         source=given["price_source"] or "given on the command line",
         date=given["price_date"],
     )
@@ -100,6 +100,16 @@ def _price(text: str | None, name: str) -> float | None:
     value = float(parse_number(text)[0])
     if value < 0:
         raise ServefitError(f"--{name} {text} is below zero.", hint="Write US dollars per million tokens, e.g. 0.15.")
+    return value
+
+
+def _share(text: str | None) -> float | None:
+    if text is None:
+        return None
+    number, unit = parse_number(text)
+    value = float(number) / (100 if unit == "%" else 1)
+    if not 0 < value <= 1:
+        raise ServefitError(f"--batch-frac {text} is no share of the usual price.", hint="Write e.g. 0.5 or 50%.")
     return value
 
 

@@ -31,6 +31,7 @@ def command(*, device: str | None, memory: str | None, bandwidth: str | None, ki
     Needs no server and takes under two seconds. Memory and bandwidth decide both answers: every token of one conversation
     reads the whole model once, and reading is slower than the arithmetic on what was read.
     """
+    from servefit.facts.precisions import find_precision
     from servefit.measure import checkup
     from servefit.measure.settings import load_settings
 
@@ -38,10 +39,14 @@ def command(*, device: str | None, memory: str | None, bandwidth: str | None, ki
     ask = checkup.Ask(**asked, sweep=not no_sweep, servers=not no_servers)
     if (memory is None) != (bandwidth is None):
         raise ServefitError("--memory and --bandwidth are given together.", hint="--memory 36GB --bandwidth 273GB/s")
+    find_precision(ask.precision)  # a misspelt one is said also where no bandwidth is known
     if memory is not None and bandwidth is not None:
         size, speed = parse_bytes(memory, bare="gb"), float(parse_bytes(bandwidth.removesuffix("/s"), bare="gb"))
         if size <= 0 or speed <= 0:
-            raise ServefitError(f"Memory {memory} and bandwidth {bandwidth} must both be above zero.")
+            raise ServefitError(
+                f"Memory {memory} and bandwidth {bandwidth} must both be above zero.",
+                hint="E.g. --memory 36GB --bandwidth 273GB/s.",
+            )
         found = checkup.check_typed(size, speed, cast("Any", kind), ask, settings)
     elif device is not None:
         from servefit.facts.devices import find_devices

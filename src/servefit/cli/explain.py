@@ -113,7 +113,7 @@ def _count(text: str | None) -> int | None:
     if text is None:
         return None
     number, unit = parse_number(text)
-    if number != int(number) or number < 0 or unit not in {"", "tok", "tokens"}:
+    if number != int(number) or number < 1 or unit not in {"", "tok", "tokens"}:
         raise ServefitError(f"'{text}' is not a number of tokens.", hint="Write a whole number, e.g. 6,200.")
     return int(number)
 

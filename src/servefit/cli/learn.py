@@ -9,7 +9,10 @@ from servefit.cli.show import emit_json, plain
 from servefit.errors import ServefitError
 
 FOLDER = click.option(
-    "--folder", type=click.Path(path_type=Path), default=Path(), help="Where your runs lie (default: here)."
+    "--folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path(),
+    help="Where your runs lie (default: here).",
 )
 DECKS = click.option(
     "--deck", "decks", multiple=True, type=click.Path(path_type=Path), help="A deck of your own (TOML); repeatable."

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 @click.option("--calibration", type=click.Path(path_type=Path), help="Step time as measured, instead of a device.")
 @click.option("--model", help="Catalogue name, config.json or .gguf. See servefit models.")
 @click.option("--precision", help="bf16, fp8, awq, q4_k_m ...  [default: the model's own]")
-@click.option("--kv-bits", type=int, default=16, show_default=True, help="Bits of a KV cache value.")
-@click.option("--tp", type=int, default=1, show_default=True, help="GPUs that one copy is spread over.")
+@click.option("--kv-bits", type=click.IntRange(min=1), default=16, show_default=True, help="Bits of a KV cache value.")
+@click.option(
+    "--tp", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs that one copy is spread over."
+)
 @click.option(
     "--engine", "constants", help="Published engine constants, or 'datasheet' for none.  [default: the device's]"
 )

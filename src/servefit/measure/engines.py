@@ -177,7 +177,7 @@ def _config(kind: EngineKind, path: Path, head: Header, **asked: Any) -> dict[st
         )
     for what, value in (("seats", seats), ("context", context), ("budget", budget if budget is not None else 1)):
         if value < 1:
-            raise ServefitError(f"The {what} is {value}; it must be at least 1.")
+            raise ServefitError(f"The {what} is {value}; it must be at least 1.", hint="Leave it out for the default.")
     longest = head.metadata.get(f"{head.metadata.get('general.architecture')}.context_length")
     if isinstance(longest, int) and context > longest:
         raise ServefitError(
@@ -214,7 +214,7 @@ def _port_is_free(port: int) -> None:
                 hint="Name another with --port, or leave it out: a free one is found.",
             ) from None
         except OverflowError:
-            raise ServefitError(f"{port} is no port: ports go from 0 to 65535.") from None
+            raise ServefitError(f"{port} is no port: ports go from 0 to 65535.", hint="0 picks a free one.") from None
 
 
 def _environment() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What a candidate costs, and how good its answers are, from tables and files that say where they come from."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def quality_scores(path: str) -> dict[str, float]:
 
 def _score(value: Any, where: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(value):
+            raise ServefitError(f"{where} is {value}, which is no score.", hint="A number, e.g. 0.68.")
         return float(value)
     tasks = value.get("results") if isinstance(value, dict) else None
     scores = [_accuracy(task) for task in tasks.values()] if isinstance(tasks, dict) else []

@@ -200,6 +200,15 @@ def check_spec(spec: PlanSpec, *, where: str = "plan") -> None:
         raise ServefitError(
             f"{where}: goodput_frac is {spec.targets.goodput_frac}.", hint="Write a share such as 0.99."
         )
+    for name, least in (("peak_req_per_s", "above 0"), ("kv_blocks", "of 1 or more")):
+        value = getattr(spec, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ServefitError(f"{where}: {name} is {value}.", hint=f"Write a value {least}, or leave it out.")
+    if spec.quality_at_least is not None and spec.quality is None:
+        raise ServefitError(
+            f"{where}: quality_at_least is {spec.quality_at_least}, and no scores are given.",
+            hint="Name a file of scores by precision with --quality (quality in the file).",
+        )
     if spec.seeds < 1:
         raise ServefitError(f"{where}: seeds is {spec.seeds}.", hint="One schedule at least; three give an interval.")
     if not 0 <= spec.headroom_frac < 1:
