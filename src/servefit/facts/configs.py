@@ -87,13 +87,18 @@ def read_config(config: Config, *, name: str, where: str = "config.json") -> Mod
             hint=f"Known: {', '.join(sorted(FAMILIES))}. See docs/physics.md for how a model is described by hand.",
         )
     checked = _Checked(text, where)
-    layers = family(checked)
     tied = bool(text.get("tie_word_embeddings", kind in _TIED))
-    return ModelShape(
-        name=name, title=name, hidden=checked["hidden_size"], vocab=checked["vocab_size"], tied=tied,
-        groups=group_layers(layers), max_tok=int(text.get("max_position_embeddings") or 0),
-        source=where, status="given", note="the language part only" if inner else "",
-    )  # fmt: skip
+    try:
+        return ModelShape(
+            name=name, title=name, hidden=checked["hidden_size"], vocab=checked["vocab_size"], tied=tied,
+            groups=group_layers(family(checked)), max_tok=int(text.get("max_position_embeddings") or 0),
+            source=where, status="given", note="the language part only" if inner else "",
+        )  # fmt: skip
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
+        raise ServefitError(
+            f"{where}: a value in it is of no kind that a config holds ({str(error)[:100]}).",
+            hint="Is it the right file?",
+        ) from None
 
 
 _TIED = {"gemma2", "gemma3", "gemma4", "smollm3", "cohere", "cohere2", "granite"}
