@@ -68,7 +68,10 @@ def test_command_is_real(case):
         context = click.Context(command, info_name=command.name, parent=context)
     if words in (["--help"], ["--version"]):
         return
-    command.make_context(command.name, words, parent=context.parent)
+    try:
+        command.make_context(command.name, words, parent=context.parent)
+    except click.BadParameter as error:
+        assert error.message.endswith("does not exist."), error.message  # noqa: PT017 - the reader's folder
 
 
 @pytest.fixture(scope="module")
