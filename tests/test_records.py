@@ -60,7 +60,7 @@ def test_several_tokens_a_chunk_spread_their_gap():
     row = RequestRecord(id="x", status="ok", due_s=0, chunk_s=(0.5, 0.7, 0.9), chunk_tok=(4, 4, 4), osl=12)
     assert len(row.token_s) == 12
     assert row.itl_s == pytest.approx([0.05] * 8)
-    assert row.tpot_s == pytest.approx(0.4 / 11)
+    assert row.tpot_s == pytest.approx(0.4 / 8)  # 8 tokens came after the first chunk: 50 ms each
 
 
 def test_one_token_has_no_pace():

@@ -214,7 +214,7 @@ def mean_step(calibration: Calibration) -> StepTime:
     TPOT, E2E and in the throughput. On a quiet machine the factor is 1.00 to 1.02. Never below 1, at most 1.5: above that
     a few very late steps are accidents, not the engine.
 
-    >>> mean_step(Calibration(step=StepTime(const_s=0.010, bend=((1, 0.0), (4, 0.02))), mean_over_median=1.1)).bend[1][1]
+    >>> round(mean_step(Calibration(step=StepTime(const_s=0.010, bend=((1, 0.0), (4, 0.02))), mean_over_median=1.1)).bend[1][1], 6)
     0.022
     """
     factor = min(max(calibration.mean_over_median or 1.0, 1.0), 1.5)

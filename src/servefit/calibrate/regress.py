@@ -139,7 +139,7 @@ def nonnegative(gram: list[list[float]], right: list[float], guess: Sequence[int
 
     `guess` names the coefficients that are probably positive: a good one saves most of the work.
 
-    >>> nonnegative([[1.0, 0.0], [0.0, 1.0]], [2.0, -1.0])
+    >>> [round(x, 6) for x in nonnegative([[1.0, 0.0], [0.0, 1.0]], [2.0, -1.0])]
     [2.0, 0.0]
     """
     n = len(right)
