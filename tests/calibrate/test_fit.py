@@ -170,6 +170,7 @@ def test_a_few_tokens_in_one_chunk_are_as_many_steps():
     assert b.step.const_s + b.step.per_seq_s == pytest.approx(a.step.const_s + a.step.per_seq_s, rel=0.01)
 
 
+@pytest.mark.slow
 def test_an_engine_that_gains_nothing_from_small_batches_is_learned():
     """Each request up to 8 costs a whole step more, then none: a bend, though lone steps outnumber batches a hundred to one."""
     truth = StepTime(const_s=0.004, per_prefill_tok_s=0.003, per_kv_tok_s=5e-6, bend=((1, 0.0), (8, 0.077)))
