@@ -12,7 +12,7 @@ import json
 import math
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,10 +26,13 @@ from servefit.facts.models import ModelShape, find_model
 from servefit.physics.constants import constants_for
 from servefit.physics.memory import kv_pool
 from servefit.physics.roofline import peak_flop_per_s, prefill_flop
+from servefit.physics.steptime import step_s
 from servefit.plan.bases import Row, base_of
 from servefit.plan.spec import PlanSpec
 from servefit.stats import percentile
+from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request
+from servefit.workload.workload import Lengths, Workload
 
 BIG_BUDGET_TOK, BIG_SEATS = 8192, 1024
 """vLLM's defaults on GPUs of 70 GB or more (EngineArgs.get_batch_defaults, 0.19 to 0.30); TensorRT-LLM's budget too."""
@@ -96,12 +99,20 @@ def find_sets(folder: Path, only: str) -> list[Set]:
 def model_of(text: str) -> ModelShape:
     """The catalogue's model for a repository's name: the whole of it, or what follows the slash, without its format."""
     tail = text.rpartition("/")[2]
-    for name in (text, tail, tail.removesuffix("-FP8"), tail.removesuffix("-Instruct")):
+    for name in (text, tail, tail.removesuffix("-FP8"), tail.removesuffix("-Instruct"), *SAME_SHAPE.get(tail, ())):
         try:
             return find_model(name)
         except ServefitError:
             continue
     return find_model(tail)
+
+
+SAME_SHAPE = {
+    "Qwen3-Coder-30B-A3B-Instruct": ("qwen3-30b-a3b",),
+    "Qwen2.5-Coder-7B": ("qwen2.5-7b",),
+    "gemma-3-4b-it-qat": ("gemma-3-4b",),
+}
+"""Models that are another one of the catalogue with other weights."""
 
 
 def device_of(text: str) -> Device:
@@ -119,6 +130,8 @@ def device_of(text: str) -> Device:
 TYPED = {
     "NVIDIA H100 80GB": ("h100-sxm",),
     "h100_sxm": ("h100-sxm",),
+    "Apple M2 Ultra (192GB Mac Studio, 76-core GPU)": ("m2-ultra-192gb",),
+    "NVIDIA A100 80GB": ("a100-80gb",),
     "NVIDIA DGX Spark (GB10)": ("dgx-spark",),
 }
 PRECISION = {"": "bf16", "fp8": "fp8", "fp8_block": "fp8", "nvfp4": "mxfp4", "fp4": "mxfp4", "bf16": "bf16"}
@@ -361,11 +374,100 @@ def decode_table(name: str, rows: list[dict[str, str]]) -> Set:
     return out
 
 
+CARDS = {"device", "bw_spec_gbs", "model", "quant", "model_gb", "tg128_tok_s"}
+
+
+def card_table(name: str, rows: list[dict[str, str]]) -> Set:
+    """Single-stream decode of one file on many cards: what the datasheet's bandwidth allows, and what `plan` says.
+
+    `plan` knows no constants of llama.cpp on these cards: it takes those of vLLM, or the datasheet's bound.
+    """
+    out = Set(name=name, kind="decode table")
+    for row in rows:
+        measured = float(row["tg128_tok_s"])
+        if row["bw_spec_gbs"]:
+            ceiling = float(row["bw_spec_gbs"]) / float(row["model_gb"])
+            out.errors["decode tok/s, bandwidth alone"].append(ceiling / measured - 1)
+            out.groups[f"backend {row['backend']}"].append(ceiling / measured - 1)
+        try:
+            step, _ = step_for(model_of(row["model"]), device_of(row["device"]), row["quant"].lower(), ctx_tok=64)
+        except ServefitError as error:
+            out.left_out.append(f"{row['device']}: {error.message}")
+            continue
+        seconds = step_s(step, seqs=1, kv_tok=64)
+        out.errors["decode tok/s, as plan"].append(1 / seconds / measured - 1)
+    return out
+
+
+BATCHED = {"device", "model_repo", "pp", "tg", "batch", "t_tg_s", "tg_tok_s"}
+
+
+def batched_table(name: str, rows: list[dict[str, str]]) -> Set:
+    """llama.cpp's batched bench: `batch` answers of `tg` tokens decoded together after prompts of `pp` each."""
+    out = Set(name=name, kind="decode table")
+    for row in rows:
+        try:
+            model = model_of(row["model_repo"].removesuffix("-GGUF").removesuffix("-Q8_0").removesuffix("-Q4_0"))
+            quant = "mxfp4" if "gpt-oss" in row["model_repo"] else "q4_0" if "qat" in row["model_repo"] else "q8_0"
+            pp, tg, batch = (int(row[k]) for k in ("pp", "tg", "batch"))
+            step, _ = step_for(model, device_of(row["device"]), quant, ctx_tok=pp + tg // 2)
+        except ServefitError as error:
+            out.left_out.append(f"{row['device']}, {row['model_repo']}: {error.message}")
+            continue
+        seconds = step_s(step, seqs=batch, kv_tok=batch * (pp + tg // 2))
+        error = batch / seconds / float(row["tg_tok_s"]) - 1
+        out.errors["decode tok/s"].append(error)
+        out.groups[f"model {row['model_repo']}"].append(error)
+        out.groups[f"batch {batch:3d}"].append(error)
+        out.groups[f"device {row['device']}"].append(error)
+    return out
+
+
+AS_STATED = ("vllm", "vllm+batch_size")
+"""Configurations that a row describes in full; the others add a quantisation, a draft model or a prefix cache."""
+STAGES = {"config", "requested_rate", "achieved_rate", "isl_mean", "osl_mean", "tpot_from_e2e_ms", "max_num_seqs"}
+
+
+def stages(name: str, rows: list[dict[str, str]]) -> Set:
+    """Open-loop stages of inference-perf: Poisson arrivals at the achieved rate, mean lengths, the stated seats.
+
+    TPOT is (E2E - TTFT) / (tokens - 1): the client's own is below what reading the weights takes. Stages in which the
+    engine fell behind are left out: what limited them was the client.
+    """
+    out = Set(name=name, kind="open loop")
+    for row in rows:
+        label = f"{row['config']}, {row['requested_rate']}/s"
+        if row["config"] not in AS_STATED:
+            out.left_out.append(f"{row['config']}: its precision, draft model or shared prefix is not stated")
+            continue
+        asked, achieved = float(row["requested_rate"]), float(row["achieved_rate"])
+        if achieved < 0.95 * asked or float(row["req_s"]) < 0.9 * asked:
+            out.left_out.append(f"{label}: {row['req_s']} requests a second were answered")
+            continue
+        model, device = model_of(row["model"]), device_of(row["gpu"])
+        isl, osl, gpus = round(float(row["isl_mean"])), round(float(row["osl_mean"])), int(row["n_gpu"])
+        step, _ = step_for(model, device, None, ctx_tok=isl + osl // 2)
+        seats = int(row["max_num_seqs"] or BIG_SEATS)
+        pool = kv_pool(model, device, None, BIG_BUDGET_TOK, seats=seats)
+        config = EngineConfig(policy="chunked", seats=seats, budget_tok=BIG_BUDGET_TOK, kv_blocks=pool.blocks)
+        n = max(200, min(int(row["sent"]) // gpus, 4000))
+        lengths = {"isl": Lengths(mean=isl), "osl": Lengths(mean=osl)}
+        outcome = simulate(schedule(Workload(n=n, rate_req_per_s=achieved / gpus, **lengths)), config, step)
+        out.errors["TPOT mean"].append(mean(list(outcome.tpot_s)) * 1e3 / float(row["tpot_from_e2e_ms"]) - 1)
+        out.errors["E2E mean"].append(mean(list(outcome.e2e_s)) * 1e3 / float(row["e2e_mean_ms"]) - 1)
+        out.errors["TTFT mean"].append(mean(list(outcome.ttft_s)) * 1e3 / float(row["ttft_mean_ms"]) - 1)
+        out.groups[f"{row['config']} on {gpus} GPU"].append(out.errors["TPOT mean"][-1])
+    return out
+
+
 READERS = (
     (SWEEP, sweep),
     (CAPACITY, users_that_fit),
     (CURVES, curves),
     (DECODE, decode_table),
+    (CARDS, card_table),
+    (BATCHED, batched_table),
+    (STAGES, stages),
 )
 
 
@@ -417,10 +519,11 @@ def show(found: Set, *, rows: bool) -> None:
             print(
                 f"    {group:40s} n {len(errors):4d}   median |error| {median_abs(errors):6.1%}   bias {median(errors):+6.1%}"
             )
-    for line in found.left_out[:12]:
-        print(f"  left out: {line}")
-    if len(found.left_out) > 12:
-        print(f"  left out: {len(found.left_out) - 12} more")
+    reasons = Counter(found.left_out).most_common()
+    for line, count in reasons[:12]:
+        print(f"  left out: {line}" + (f" ({count} rows)" if count > 1 else ""))
+    if len(reasons) > 12:
+        print(f"  left out: {sum(count for _, count in reasons[12:])} rows more")
 
 
 if __name__ == "__main__":
