@@ -102,6 +102,16 @@ def test_another_or_a_lighter_load_is_said(report, tmp_path):
     assert "mean answer is 20 tok against the plan's 256 tok" in notes
 
 
+def test_another_machine_or_model_is_said(report, tmp_path):
+    """A server on this very machine, or one that calls its model otherwise, may not be what was decided on."""
+    make_run(tmp_path / "run", endpoint={"url": "http://127.0.0.1:8000"}, model="tiny-1b")
+    notes = " ".join(hold(report.decision, report.ledger, tmp_path / "run").notes)
+    assert "on the measuring machine itself" in notes and "calls itself tiny-1b" in notes
+    make_run(tmp_path / "far", endpoint={"url": "http://gpu.example:8000"}, model=report.ledger.candidate.model)
+    notes = " ".join(hold(report.decision, report.ledger, tmp_path / "far").notes)
+    assert "measuring machine" not in notes and "calls itself" not in notes
+
+
 def test_a_result_is_recorded_in_the_front_matter_alone(report):
     """Newest first; only an overturning changes the status; the body and other keys stay as they are."""
     body = report.decision.text[report.decision.front_end :]

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from servefit.decide.decision import Binding, Decision
 from servefit.decide.quantities import Ledger, Measured, Quantity, run_quantities
 from servefit.decide.written import NUMBER, SAID, UNITS, parse_quantity, show
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.expressions import evaluate, names_in
-from servefit.plan.plan import Plan
+from servefit.facts.names import key
+from servefit.plan.plan import Candidate, Plan
 from servefit.records import Run, RunHeader, load_run
 from servefit.stats import is_slowest
 
@@ -220,6 +222,16 @@ def hold(decision: Decision, ledger: Ledger, folder: Path) -> Held:
     )
 
 
+def _elsewhere(header: RunHeader, decided: Candidate) -> Iterator[str]:
+    """Notes where the run may have been made on another machine or model than the decision is about."""
+    host = (urlsplit(str(header.endpoint.get("url", ""))).hostname or "").lower()
+    if host in ("127.0.0.1", "localhost", "::1") and decided.device != "this-machine":
+        yield f"The run's server was on the measuring machine itself; the decision is for {decided.device}: is it one?"
+    ours, theirs = (key(name.rpartition("/")[2]) for name in (decided.model, header.model))
+    if header.model and ours not in theirs and theirs not in ours:
+        yield f"The run's model calls itself {header.model}; the decision is for {decided.model}."
+
+
 def _pairs(ledger: Ledger, measured: Measured) -> Iterator[Pair]:
     scope = f"run/{measured.name}"
     for name in COMPARED:
@@ -258,7 +270,7 @@ def refuse_unfit(ledger: Ledger, measured: Measured) -> tuple[str, ...]:
                 f"{measured.label} ran with {name} {theirs}, the decision is {ours}: it says nothing about it.",
                 hint="Measure the engine with the decided configuration.",
             )
-    notes = list(_lighter(ledger.plan, measured.run))
+    notes = [*_elsewhere(header, decided), *_lighter(ledger.plan, measured.run)]
     if header.workload_sha256 != ledger.plan.workload_sha256:
         notes.append("The run's workload is not the plan's: two different loads are compared.")
     n, p = sum(row.ok for row in measured.run.load_rows), ledger.plan.spec.targets.p
