@@ -57,6 +57,22 @@ def test_no_token_before_its_arrival(requests, config, step, concurrency):
         assert len(seq.chunk_s) == seq.produced_tok
 
 
+@given(schedules(), configs(("continuous", "chunked")), steps)
+@settings(deadline=None)
+def test_what_was_seen_stays_seen(requests, config, step):
+    """From step to step a request's tokens only grow, also for those who run when others are sent back."""
+    seen = {}
+
+    def on_step(server, batch, end_s):
+        for seq in [*server.running, *server.waiting]:
+            now = list(seq.chunk_s)
+            before = seen.get(seq.index, [])
+            assert now[: len(before)] == before
+            seen[seq.index] = now
+
+    run(requests, config, step, on_step=on_step)
+
+
 @given(schedules(), configs(), steps, closed)
 @settings(deadline=None)
 def test_first_tokens_come_in_arrival_order(requests, config, step, concurrency):
