@@ -14,7 +14,7 @@ from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request
 from servefit.workload.workload import Lengths, Workload
 
-GOLDEN_SHA256 = ""
+GOLDEN_SHA256 = "42b6bb0f23e092b99b6ced3ab628bb218caf59557dbade4fac38383d3fc6e3af"
 STEP = StepTime(const_s=2e-3, per_seq_s=14e-6, weight_read_s=7.8e-3, compute_per_tok_s=6e-5, per_kv_tok_s=7e-8, per_prefill_pos_s=1e-9)  # fmt: skip
 
 
@@ -105,6 +105,9 @@ def test_a_preempted_token_stays_seen():
         assert list(out.preempted) == [0, 1]
         assert out.first_s[0] == out.first_s[1] == pytest.approx(0.010)
         assert out.gaps.percentile(100) > 0.015
+    run = simulate_run(Workload(n=2), EngineConfig(kv_blocks=6, block_tok=1), step, requests=requests)
+    (newer,) = [row for row in run.rows if row.preempted]
+    assert newer.chunk_s[:2] == pytest.approx((0.010, 0.020)), "both tokens that it had before it was sent back"
 
 
 def test_speculation_yields_what_the_formula_says():
