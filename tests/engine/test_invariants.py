@@ -1,6 +1,7 @@
 """What must hold for any engine, any schedule and any step time."""
 
 import math
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,7 +61,9 @@ def test_no_token_before_its_arrival(requests, config, step, concurrency):
 @given(schedules(), configs(("continuous", "chunked")), steps)
 @settings(deadline=None)
 def test_what_was_seen_stays_seen(requests, config, step):
-    """From step to step a request's tokens only grow, also for those who run when others are sent back."""
+    """From step to step a request's tokens only grow, also for those that are sent back: memory for 24 tokens, in a hurry."""
+    requests = [replace(r, isl=r.isl % 8 + 1, osl=r.osl % 12 + 1, due_s=r.due_s / 20) for r in requests]
+    config = replace(config, kv_blocks=6, block_tok=4, seats=config.seats + 2, budget_tok=config.budget_tok + 2)
     seen = {}
 
     def on_step(server, batch, end_s):
