@@ -11,14 +11,14 @@ tour: $(VENV)/local.done
 	$(BIN)/servefit tour --out tour
 
 test: $(VENV)/all.done
-	$(BIN)/python -m ruff check src tests bench
-	$(BIN)/python -m ruff format --check src tests bench
+	$(BIN)/python -m ruff check src tests bench docs
+	$(BIN)/python -m ruff format --check src tests bench docs
 	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 fmt: $(VENV)/all.done
-	$(BIN)/python -m ruff format src tests bench
-	$(BIN)/python -m ruff check --fix src tests bench
+	$(BIN)/python -m ruff format src tests bench docs
+	$(BIN)/python -m ruff check --fix src tests bench docs
 
 docs: $(VENV)/all.done
 	$(BIN)/python -m mkdocs build --strict

@@ -1,0 +1,64 @@
+"""Every figure that the docs state, in one go: `python -m bench.all [DATA_DIR]` (make bench). About half an hour on a quiet machine.
+
+Each bench prints its own table; this prints what it runs, and how each ended. `start-up` is what a person waits for.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def benches(data_dir: str | None, scratch: Path) -> list[tuple[str, list[str]]]:
+    """(name, arguments after python), the quick ones first."""
+    found = [
+        ("install", ["-m", "bench.install"]),
+        ("simulator", ["bench/simulator.py", "--candidates"]),
+        ("explain", ["bench/explain_causes.py", "--seeds", "12"]),
+        ("bandwidth", ["bench/bandwidth.py"]),
+        ("client", ["bench/client.py", "--streams", "1,64,256,512"]),
+        ("page", ["-m", "bench.page"]),
+        ("predict", ["bench/predict.py", "--out", str(scratch / "predict.jsonl"), "--engine", "both"]),
+    ]
+    return [*found, ("validate", ["bench/validate.py", data_dir])] if data_dir else found
+
+
+def start_up() -> None:
+    """Wall seconds of what a person waits for, best of three, in a fresh process each."""
+    for args in (["--help"], ["--version"], ["check"], ["devices"], ["learn", "example", "cached-bill"]):
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-m", "servefit", *args], check=False, capture_output=True, env=environment()
+            )
+            times.append(time.perf_counter() - began)
+        print(f"  servefit {' '.join(args):30} {min(times):6.2f} s")
+
+
+def environment() -> dict[str, str]:
+    """This one, with the checkout's sources first."""
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+
+
+def main(argv: list[str]) -> int:
+    """Run them all; the exit code is the number that ended with one of their own."""
+    failed = 0
+    print("== start-up")
+    start_up()
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, args in benches(argv[0] if argv else None, Path(scratch)):
+            print(f"\n== {name}: python {' '.join(args)}", flush=True)
+            began = time.perf_counter()
+            done = subprocess.run([sys.executable, *args], check=False, cwd=ROOT, env=environment())
+            print(f"-- {name} ended with {done.returncode} after {time.perf_counter() - began:.0f} s", flush=True)
+            failed += done.returncode != 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
