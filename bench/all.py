@@ -41,7 +41,7 @@ def start_up() -> None:
 
 
 def environment() -> dict[str, str]:
-    """This one, with the checkout's sources first."""
+    """The present one, with the checkout's sources first."""
     return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
