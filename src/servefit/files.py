@@ -36,13 +36,17 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
             raise ServefitError(
                 f"{path} is {size:,} bytes; the limit here is {max_bytes:,}.", hint="Is it the right file?"
             )
-        return path.read_bytes()
+        with path.open("rb") as file:  # a device or a pipe has no size and may never end
+            data = file.read(max_bytes + 1)
     except FileNotFoundError:
         raise ServefitError(f"{path} does not exist.", hint="Check the path; names are case-sensitive.") from None
     except IsADirectoryError:
         raise ServefitError(f"{path} is a folder, not a file.", hint="Name the file in it.") from None
     except OSError as error:
         raise ServefitError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from None
+    if len(data) > max_bytes:
+        raise ServefitError(f"{path} does not end within {max_bytes:,} bytes.", hint="Is it the right file?")
+    return data
 
 
 def decode(data: bytes, path: Path) -> str:
@@ -64,6 +68,8 @@ def read_json(path: Path) -> Any:
             f"{path} is not JSON: {error.msg} (line {error.lineno}, column {error.colno}).",
             hint="Is it the right file?",
         ) from None
+    except ValueError:
+        raise ServefitError(f"{path} holds a number of thousands of digits.", hint="Is it the right file?") from None
     except RecursionError:
         raise ServefitError(f"{path} is nested too deeply to be ours.", hint="Is it the right file?") from None
 
@@ -72,7 +78,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The TOML table in the file. Raises ServefitError with the parser's line where it is not TOML."""
     try:
         return tomllib.loads(read_text(path))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise ServefitError(f"{path} is not TOML: {error}.", hint="Is it the right file?") from None
 
 
@@ -118,6 +124,19 @@ def write_bytes(path: Path, data: bytes) -> None:
     except OSError as error:
         raise ServefitError(
             f"{path} cannot be written: {error.strerror}.", hint="Free some space, or name another folder with --out."
+        ) from None
+
+
+def check_writable(path: Path) -> None:
+    """Raise the ServefitError of `write_bytes` now: for what is written only after minutes of work."""
+    if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir, it takes a name that is too long
+        raise ServefitError(f"{path} is a folder, not a file.", hint="Name a file with --out.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise ServefitError(
+            f"{path} cannot be written: {error.strerror}.", hint="Name another folder with --out."
         ) from None
 
 

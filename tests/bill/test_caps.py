@@ -145,10 +145,17 @@ def test_a_torn_line_is_mended_and_damage_is_not_ignored(tmp_path: Path):
         guard(tmp_path / "l")
 
 
-@pytest.mark.parametrize("usd", ["-5", "NaN", '"x"'])
+@pytest.mark.parametrize("usd", ["-5", "NaN", "Infinity", '"x"'])
 def test_an_impossible_amount_is_damage(tmp_path: Path, usd: str):
     """A negative or missing amount would lift the cap, so it is refused."""
     (tmp_path / "l").write_text(f'{{"at":"2026-11-30T00:00:00+00:00","id":"x","usd":{usd}}}\n\n', encoding="utf-8")
+    with pytest.raises(ServefitError, match="damaged"):
+        spent_usd(tmp_path / "l", NOW, "month")
+
+
+def test_a_line_without_id_is_damage(tmp_path: Path):
+    """A line that names no request cannot be settled, so the cap cannot count it."""
+    (tmp_path / "l").write_text('{"at":"2026-11-30T00:00:00+00:00","usd":1}\n\n', encoding="utf-8")
     with pytest.raises(ServefitError, match="damaged"):
         spent_usd(tmp_path / "l", NOW, "month")
 

@@ -20,8 +20,9 @@ BAD_FILES = (
     "latin.json",
     "deep.json",
     "nan.json",
+    "digits.json",
 )
-"""Missing, a folder, binary, empty, JSON of another kind (two), torn, not UTF-8, nested without end, not a number."""
+"""Missing, a folder, binary, empty, JSON of another kind (two), torn, not UTF-8, nested without end, not a number, too long a one."""
 
 ALLOWED = {("config", "empty.json")}
 
@@ -45,6 +46,7 @@ FILES = {
     "config": "config show --file {}",
     "devices": "devices {}",
     "models": "models {}",
+    "import": "import {} --out imported",
     "learn deck": "learn cards --deck {}",
     "experiment ceiling": "experiment ceiling {} --bandwidth 100GB/s",
     "bill cost": "bill cost {} --price-in 1",
@@ -68,6 +70,8 @@ VALUES = [
     "measure http://127.0.0.1:1 -n 1", "measure not-a-target", "measure http://127.0.0.1:1 -n 0", "measure http://127.0.0.1:1 -n -4", "measure http://127.0.0.1:1 --isl 0", "measure http://127.0.0.1:1 --rate 0", "measure http://127.0.0.1:1 --rate 1 --concurrency 2", "measure http://127.0.0.1:1 --dialect best", "measure ftp://127.0.0.1/", "measure http://127.0.0.1:99999", "measure http://127.0.0.1:1 --timeout 0", "measure http://127.0.0.1:1 --api-key-env NOT_SET_ANYWHERE", "measure http://127.0.0.1:1 --resume",
     "devices nothing", "devices --kind best", "models nothing", "models llama-3.1-8b --on nothing", "models llama-3.1-8b --on rtx-4090 --context 0", "models llama-3.1-8b --kv-bits x", "models --on rtx-4090 --precision fp3 llama-3.1-8b",
     "learn example nothing", "learn example support-assistant --set x", "learn example support-assistant --set x=1", "learn example support-assistant --set isl_tok=many", "learn glossary nothing", "learn cards --folder missing", "learn nothing",
+    f"{SIM} --kv-bits {'9' * 400}", f"{SIM} --draft-tok {'9' * 400}",
+    *(line.format("a" * 5000) for line in ("verify {}", "decide {} --out d.md", "models {}", "calibrate {}", "plan plan.toml --out {}/o.json --quiet", "decide plan.json --out {}")), "decide plan.json --out d.md --force --run loop",
     "experiment ceiling", "experiment ceiling --run runs/a=x --bandwidth 1GB/s", "experiment ceiling --run x --bandwidth 1GB/s", "experiment speculation", "experiment speculation --draft-tok 0 --draft-cost 0.1 --itl 20ms", "experiment speculation --draft-tok 4 --draft-cost -1 --itl 20ms", "experiment context http://127.0.0.1:1 --lengths x", "experiment context http://127.0.0.1:1 --lengths 10", "experiment prefix http://127.0.0.1:1 -n 0", "experiment nothing",
     "sweep", "sweep --device rtx-4090 --model llama-3.1-8b --users x --tpot 50ms", "sweep --device rtx-4090 --model llama-3.1-8b --users 0 --tpot 50ms", "sweep --device rtx-4090 --model llama-3.1-8b --users 1,2 --rates 1,2 --tpot 50ms", "sweep --device nothing --model llama-3.1-8b --users 1,2 --tpot 50ms", "sweep --device rtx-4090 --model llama-3.1-8b --users 1,2 --tpot x",
     "compare runs/a", "compare runs/a runs/b --confidence 2 --anyway", "compare runs/a runs/a2 --ttft x --anyway",
@@ -90,6 +94,8 @@ def folder(tmp_path_factory):
     (home / "half.json").write_text('{"schema_version": 1, "cand', encoding="utf-8")
     (home / "latin.json").write_bytes('{"name": "Zoë"}'.encode("latin-1"))
     (home / "deep.json").write_text("[" * 100_000, encoding="utf-8")
+    (home / "digits.json").write_text("9" * 6000, encoding="utf-8")
+    (home / "loop").symlink_to("loop")
     (home / "nan.json").write_text('{"schema_version": NaN}', encoding="utf-8")
     return home
 

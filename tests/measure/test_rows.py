@@ -95,3 +95,14 @@ def test_spread_keeps_the_sum(total: int, sizes: list[int]):
     out = spread_tokens(total, sizes)
     assert sum(out) == total
     assert min(out) >= 1
+
+
+def test_an_error_page_nested_without_end():
+    """A server's error of brackets alone is text like any other."""
+    exchange = Exchange(0, b"")
+    exchange.http_status, exchange.complete, exchange.sent_ns, exchange.done_ns = 500, True, 0, 1
+    exchange.body += b"[" * 60_000
+    got = make_row(exchange, Planned(id="0"), CHAT, start_ns=0)
+    assert got.status == "http_error"
+    assert got.error is not None
+    assert got.error.endswith("[[[[")

@@ -6,6 +6,7 @@ across restarts. One capped run at a time: the ledger is locked.
 """
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Callable, Iterable
@@ -88,17 +89,17 @@ def _entries(path: Path) -> dict[str, tuple[str, float]]:
             continue
         try:
             value = json.loads(line)
-            at, usd = str(value["at"]), float(value["usd"])
+            name, at, usd = str(value["id"]), str(value["at"]), float(value["usd"])
             datetime.fromisoformat(at)
-            if not usd >= 0:
+            if not 0 <= usd < math.inf:
                 raise ValueError
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             if number == len(lines):
                 continue
             raise ServefitError(
                 f"The ledger {path} is damaged in line {number}.", hint="Repair or move it: the cap cannot count."
             ) from None
-        entries[str(value["id"])] = (entries.get(str(value["id"]), (at, 0.0))[0], usd)
+        entries[name] = (entries.get(name, (at, 0.0))[0], usd)
     return entries
 
 

@@ -46,6 +46,7 @@ def command(sources: tuple[str, ...], out: Path, *, as_json: bool, **given: Any)
     """  # noqa: D301 - click's mark for "keep these lines" is a real backspace
     from servefit.calibrate.calibration import save_calibration
     from servefit.calibrate.files import anonymous, imported
+    from servefit.files import check_writable
 
     if given["import_from"] is not None:
         if sources:
@@ -54,6 +55,7 @@ def command(sources: tuple[str, ...], out: Path, *, as_json: bool, **given: Any)
     elif not sources:
         raise ServefitError("No target and no run is named.", hint="servefit calibrate http://127.0.0.1:8080")
     else:
+        check_writable(out)
         calibration = _calibrate(sources, given)
     save_calibration(calibration, out)
     if given["export_to"] is not None:

@@ -114,6 +114,16 @@ def run(argv: list[str] | None = None) -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OverflowError:
+        _complain(
+            "A number that was given is too large to calculate with.", "Give one of a size that a service can have."
+        )
+        sys.exit(2)
+    except OSError as error:  # what no verb put better: a name longer than names can be, a full disk behind stdout
+        name = str(error.filename or "The output")
+        name = f"{name[:100]}..." if len(name) > 100 else name
+        _complain(f"{name} cannot be used: {error.strerror or error}.", "Check the path, its permissions and the disk.")
+        sys.exit(2)
 
 
 def _complain(message: str, hint: str) -> None:

@@ -85,15 +85,18 @@ def command(
     """
     from servefit.cli.plan_show import progress, show_plan
     from servefit.cli.show import emit_json
+    from servefit.files import check_writable
     from servefit.plan.files import plan_to_json, save_plan
     from servefit.plan.search import make_plan
 
     spec = read_spec(file, given)
     if jobs is not None and jobs < 1:
         raise ServefitError(f"--jobs is {jobs}.", hint="One process or more.")
+    path = out or Path("plan.json")
+    if out is not None or not as_json:
+        check_writable(path)
     with progress(quiet=given["quiet"] or as_json) as on_done, _cluster(given["ray_address"]):
         plan = make_plan(spec, jobs=jobs or _jobs(spec), ray_address=given["ray_address"], on_done=on_done)
-    path = out or Path("plan.json")
     if out is not None or not as_json:
         save_plan(plan, path)
     if as_json:

@@ -64,7 +64,7 @@ def name_runs(folders: tuple[Path, ...]) -> dict[str, Path]:
     out: dict[str, Path] = {}
     for folder in folders:
         folder = folder.parent if folder.name == "run.json" else folder  # noqa: PLW2901
-        name = re.sub(r"[^\w.-]+", "-", folder.resolve().name) or "run"
+        name = re.sub(r"[^\w.-]+", "-", Path(os.path.realpath(folder)).name) or "run"
         number, unique = 2, name
         while unique in out:
             unique, number = f"{name}-{number}", number + 1

@@ -71,7 +71,7 @@ def load_deck(path: Path) -> tuple[Card, ...]:
     text = read_text(path)
     try:
         value = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
         raise ServefitError(
             f"{path.name} is not TOML: {error}.", hint="Cards are [[card]] tables; see the built-in decks."
         ) from None

@@ -45,7 +45,7 @@ def read_log(path: Path) -> list[Review]:
             reviews.append(
                 Review(card=str(value["card"]), rating=value["rating"], at=datetime.fromisoformat(value["at"]))
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             if number < len(lines):
                 raise ServefitError(f"{path} is damaged in line {number}.", hint="Remove that line.") from None
     return reviews

@@ -50,6 +50,8 @@ def _parse(text: str, path: Path) -> Any:
     """The JSON value, or the list of a JSONL file's values."""
     try:
         return json.loads(text)
+    except RecursionError:
+        raise ServefitError(f"{path} is nested too deeply to be a result file.", hint=HINT) from None
     except ValueError:
         pass
     out = []
@@ -57,7 +59,7 @@ def _parse(text: str, path: Path) -> Any:
     for number, line in enumerate(lines, 1):
         try:
             out.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             if number == len(lines) and number > 1:
                 break  # a torn last line: the tool was stopped while it wrote
             raise ServefitError(f"{path} is neither JSON nor JSONL: line {number} cannot be read.", hint=HINT) from None

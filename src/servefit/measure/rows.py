@@ -277,7 +277,7 @@ def _error_text(exchange: Exchange) -> str:
     body = bytes(exchange.body[:65536])
     try:
         value: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         text = body.decode("utf-8", "replace").strip()
         return "an HTML page" if text[:1] == "<" else text[:300] or "no text"
     if isinstance(value, dict):

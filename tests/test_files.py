@@ -1,0 +1,39 @@
+"""Reading: what has no end or a number of thousands of digits is a sentence, not a flood of memory or a crash."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from servefit.errors import ServefitError
+from servefit.files import check_writable, read_bytes, read_json, read_toml
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no /dev/zero there")
+def test_a_file_without_end():
+    """A device has no size and no end: no more than the limit is read."""
+    with pytest.raises(ServefitError, match="does not end within 1,000 bytes"):
+        read_bytes(Path("/dev/zero"), max_bytes=1000)
+
+
+def test_a_file_of_the_limit(tmp_path):
+    """As many bytes as the limit are read whole."""
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+    assert len(read_bytes(tmp_path / "a", max_bytes=1000)) == 1000
+
+
+@pytest.mark.parametrize(("read", "text"), [(read_json, "9" * 6000), (read_toml, "n = " + "9" * 6000)])
+def test_a_number_of_thousands_of_digits(tmp_path, read, text):
+    """Python refuses to make an integer of it, with a ValueError."""
+    (tmp_path / "a").write_text(text, encoding="utf-8")
+    with pytest.raises(ServefitError, match="digits"):
+        read(tmp_path / "a")
+
+
+@pytest.mark.parametrize("name", ["", "file/under", "b" * 300 + "/under"])
+def test_check_writable(tmp_path, name):
+    """A folder, and what would lie under a file or under a name that cannot be, are refused before the work."""
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    check_writable(tmp_path / "new" / "plan.json")
+    with pytest.raises(ServefitError, match=r"folder|cannot be written"):
+        check_writable(tmp_path / name)
