@@ -1,6 +1,7 @@
 """A run survives the disk to the byte, a kill at any moment, and a hostile file."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -136,6 +137,14 @@ def test_resume_cuts_a_torn_line(tmp_path):
     with RunWriter(tmp_path / "r", RunHeader(kind="measured"), resume=True) as writer:
         writer.append(a_row(2))
     assert [r.id for r in load_run(tmp_path / "r").rows] == ["0", "2"]
+
+
+def test_half_a_surrogate_pair_is_kept_as_a_question_mark(tmp_path):
+    """A server can send half of a pair, which is no text: neither the row nor the header is lost over it."""
+    row = replace(a_row(0), text="a\ud800b")
+    save_run(Run(header=RunHeader(kind="measured", model="m\ud800"), rows=(row,)), tmp_path / "r")
+    run = load_run(tmp_path / "r")
+    assert (run.rows[0].text, run.header.model) == ("a?b", "m?")
 
 
 @pytest.mark.parametrize(

@@ -91,3 +91,9 @@ def test_no_text_crashes_the_parser(text):
     except ServefitError:
         return
     assert isinstance(number, Decimal)
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, 5e-324])
+def test_the_largest_and_smallest_floats_can_be_rounded(value):
+    """Every finite float has a rounding, however many digits it takes."""
+    assert float(round_half_up(value, 2)) == pytest.approx(value, abs=0.005)

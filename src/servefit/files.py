@@ -103,7 +103,7 @@ def structure(value: Any, kind: type[T], *, where: str) -> T:
 
 def write_text(path: Path, text: str) -> None:
     """Write `text` (UTF-8, LF) whole or not at all: a reader sees the old file or the new one, never half of one."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8", "replace"))  # a server can send half a surrogate pair
 
 
 def write_bytes(path: Path, data: bytes) -> None:

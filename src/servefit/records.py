@@ -405,7 +405,7 @@ class RunWriter:
     def append(self, row: RequestRecord, *, flush: bool = True) -> None:
         """Append one row; with `flush` it is in the file when this returns."""
         try:
-            self._file.write(row_to_json(row).encode() + b"\n")
+            self._file.write(row_to_json(row).encode(errors="replace") + b"\n")  # a server can send half a surrogate
             if flush:
                 self._file.flush()
         except OSError as error:

@@ -4,7 +4,7 @@ GB is 10^9 bytes, GiB is 2^30; "KB" is never printed, because half its readers w
 """
 
 import re
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 
 from servefit.errors import ServefitError
 
@@ -40,7 +40,11 @@ def parse_number(text: str) -> tuple[Decimal, str]:
     digits = match.group(1) if match else ""
     if not match or not any(c.isdigit() for c in digits):
         raise ServefitError(f"'{text}' is not a number.", hint="Write 4,210 or 4.21s or 780ms.")
-    return Decimal(re.sub("[,_ ]", "", digits)), match.group(2)
+    number = Decimal(re.sub("[,_ ]", "", digits))
+    if number and not -100 <= number.adjusted() <= 100:
+        short = f"{text[:20]}..." if len(text) > 20 else text
+        raise ServefitError(f"'{short}' is beyond what can be calculated.", hint="Write 4,210 or 4.21s or 780ms.")
+    return number, match.group(2)
 
 
 def parse_seconds(text: str, *, bare: str = "s") -> float:
@@ -71,6 +75,10 @@ def parse_bytes(text: str, *, bare: str = "b") -> int:
     return int(number * scale)
 
 
+_WIDE = Context(prec=700)
+"""Digits enough for every float: 309 before the point, and as many behind it."""
+
+
 def round_half_up(value: float | Decimal, places: int) -> Decimal:
     """`value` at `places` decimals, decimal half up: the rounding of every printed number and of `verify`.
 
@@ -80,7 +88,7 @@ def round_half_up(value: float | Decimal, places: int) -> Decimal:
     (Decimal('2.68'), Decimal('89'))
     """
     exact = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
-    return exact.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP)
+    return exact.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP, context=_WIDE)
 
 
 def fmt(value: float | None, places: int = 0) -> str:

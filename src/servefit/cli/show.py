@@ -21,7 +21,10 @@ def plain(text: str) -> str:
 
 def emit_json(value: Any) -> None:
     """One JSON object on stdout; NaN and infinity become null, dataclasses their fields."""
-    click.echo(json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False))
+    text = json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False)
+    click.echo(
+        text.encode("utf-8", "replace").decode("utf-8")
+    )  # a server or a file name can hold half a surrogate pair
 
 
 def jsonable(value: Any) -> Any:

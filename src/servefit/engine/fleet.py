@@ -138,10 +138,14 @@ def simulate_fleet_run(
     return run_of(rows, asked, workload, config, step, horizon_s=horizon_s, engine=engine, **header)
 
 
+MAX_REPLICAS = 10_000
+"""Each is simulated; more are memory without end."""
+
+
 def _check(config: EngineConfig, replicas: int, router: str, disaggregation: Disaggregation | None) -> None:
     check_config(config)
-    if replicas < 1:
-        raise ServefitError(f"replicas is {replicas}.", hint="One or more.")
+    if not 1 <= replicas <= MAX_REPLICAS:
+        raise ServefitError(f"replicas is {replicas:.6g}.", hint=f"From 1 to {MAX_REPLICAS:,}.")
     if router not in ROUTERS:
         raise ServefitError(f"There is no router '{router}'.", hint=f"One of {', '.join(ROUTERS)}.")
     if disaggregation is None:

@@ -229,6 +229,8 @@ def _place(  # noqa: PLR0917 - what a place is, then who asks
     frac, frac_source = fit.usable_frac(kind)
     if (given := ask.usable_frac or settings.usable_memory_frac) is not None:
         frac, frac_source = given, "given"
+    if not 0.001 <= frac <= 1:  # also not a number
+        raise ServefitError(f"A share of {frac:g} of the memory holds no model.", hint="Give --usable 0.7, say.")
     budget = fit.budget_bytes(memory_bytes, frac)
     box = round(memory_bytes / 2**30) if abs(memory_bytes / 2**30 - round(memory_bytes / 2**30)) < 1e-6 else None
     fits = []

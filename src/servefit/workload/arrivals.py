@@ -52,6 +52,10 @@ def schedule(workload: Workload) -> tuple[Request, ...]:
     return tuple(requests_out)
 
 
+MAX_BURSTINESS = 1e6
+"""A gamma shape at which arrivals are as even as a clock's; far larger ones cannot be drawn."""
+
+
 def check_workload(workload: Workload) -> None:
     """Raise ServefitError, with the value, where the workload says nothing that could be asked of a service."""
     says_when = [
@@ -84,6 +88,11 @@ def check_workload(workload: Workload) -> None:
         above_zero.append(("a stage's duration", seconds))
         if not (rate >= 0 and math.isfinite(rate)):
             raise ServefitError(f"A stage's rate is {rate}.", hint="Rates are 0 or more requests per second.")
+    if workload.burstiness > MAX_BURSTINESS:
+        raise ServefitError(
+            f"burstiness is {workload.burstiness:g}.",
+            hint=f"At most {MAX_BURSTINESS:,.0f}; constant arrivals are even.",
+        )
     for name, value in above_zero:
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise ServefitError(f"{name} is {value}.", hint="It is above 0.")
