@@ -167,3 +167,12 @@ def test_no_line_crashes_the_reader(line):
         row_from_json(line)
     except (ValueError, TypeError):
         return
+
+
+def test_a_line_nested_without_end_is_damage(tmp_path):
+    """Brackets alone in the middle of a run are a damaged line, named, not a crash."""
+    save_run(Run(header=RunHeader(kind="measured"), rows=(a_row(0),)), tmp_path / "r")
+    rows = tmp_path / "r" / "requests.jsonl"
+    rows.write_text("[" * 100_000 + "\n" + rows.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(ServefitError, match="damaged in line 1"):
+        load_run(tmp_path / "r")

@@ -97,3 +97,9 @@ def test_no_text_crashes_the_parser(text):
 def test_the_largest_and_smallest_floats_can_be_rounded(value):
     """Every finite float has a rounding, however many digits it takes."""
     assert float(round_half_up(value, 2)) == pytest.approx(value, abs=0.005)
+
+
+def test_infinity_has_no_rounding():
+    """The command line turns an OverflowError into a sentence; decimal's own error is none that anybody reads."""
+    with pytest.raises(OverflowError):
+        round_half_up(float("inf"), 2)

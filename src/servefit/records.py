@@ -271,7 +271,10 @@ def row_to_json(row: RequestRecord) -> str:
 
 def row_from_json(line: str) -> RequestRecord:
     """The row of one line; raises ValueError where it is none. Fields of a newer schema are passed over."""
-    value = _DECODER.decode(line)
+    try:
+        value = _DECODER.decode(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(value, dict) or not {"id", "status", "due_s"} <= value.keys():
         raise ValueError("not a request row")
     kept = {k: v for k, v in value.items() if k in _KNOWN}

@@ -88,6 +88,8 @@ def round_half_up(value: float | Decimal, places: int) -> Decimal:
     (Decimal('2.68'), Decimal('89'))
     """
     exact = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
+    if not exact.is_finite():
+        raise OverflowError(f"{exact} has no decimals")
     return exact.quantize(Decimal(1).scaleb(-places), rounding=ROUND_HALF_UP, context=_WIDE)
 
 

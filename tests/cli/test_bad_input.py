@@ -74,6 +74,7 @@ VALUES = [
     "check --memory 36GB --bandwidth 1GB/s --usable nan", "check --memory 36GB --bandwidth 1GB/s --usable 1e-308", "measure http://127.0.0.1:1 --rate 1 --arrivals gamma --burstiness 1e308",
     f"{SIM} --kv-bits {'9' * 400}", f"{SIM} --draft-tok {'9' * 400}",
     *(line.format("a" * 5000) for line in ("verify {}", "decide {} --out d.md", "models {}", "calibrate {}", "plan plan.toml --out {}/o.json --quiet", "decide plan.json --out {}")), "decide plan.json --out d.md --force --run loop",
+    "simulate --device rtx-4090 --model llama-3.1-8b --trace minus",
     "experiment ceiling", "experiment ceiling --run runs/a=x --bandwidth 1GB/s", "experiment ceiling --run x --bandwidth 1GB/s", "experiment speculation", "experiment speculation --draft-tok 0 --draft-cost 0.1 --itl 20ms", "experiment speculation --draft-tok 4 --draft-cost -1 --itl 20ms", "experiment context http://127.0.0.1:1 --lengths x", "experiment context http://127.0.0.1:1 --lengths 10", "experiment prefix http://127.0.0.1:1 -n 0", "experiment nothing",
     "sweep", "sweep --device rtx-4090 --model llama-3.1-8b --users x --tpot 50ms", "sweep --device rtx-4090 --model llama-3.1-8b --users 0 --tpot 50ms", "sweep --device rtx-4090 --model llama-3.1-8b --users 1,2 --rates 1,2 --tpot 50ms", "sweep --device nothing --model llama-3.1-8b --users 1,2 --tpot 50ms", "sweep --device rtx-4090 --model llama-3.1-8b --users 1,2 --tpot x",
     "compare runs/a", "compare runs/a runs/b --confidence 2 --anyway", "compare runs/a runs/a2 --ttft x --anyway",
@@ -97,6 +98,10 @@ def folder(tmp_path_factory):
     (home / "latin.json").write_bytes('{"name": "Zoë"}'.encode("latin-1"))
     (home / "deep.json").write_text("[" * 100_000, encoding="utf-8")
     (home / "digits.json").write_text("9" * 6000, encoding="utf-8")
+    (home / "minus").mkdir()
+    (home / "minus" / "run.json").write_text('{"schema_version": 1, "kind": "measured"}', encoding="utf-8")
+    row = '{"id": "\\ud800", "status": "ok", "due_s": 0.0, "isl": -5, "osl": -5}'
+    (home / "minus" / "requests.jsonl").write_text(row + "\n", encoding="utf-8")
     (home / "loop").symlink_to("loop")
     (home / "nan.json").write_text('{"schema_version": NaN}', encoding="utf-8")
     return home
@@ -130,3 +135,10 @@ def test_bad_file(name, bad, folder, cli, monkeypatch):
 def test_bad_value(line, folder, cli, monkeypatch):
     """Each command refuses zero, negative, huge, unknown and misspelt values, and questions that lack something."""
     _call(line, folder, cli, monkeypatch)
+
+
+def test_half_a_surrogate_pair_can_be_shown(folder, cli, monkeypatch):
+    """What a server sent in a row is shown escaped where stdout cannot hold it."""
+    monkeypatch.chdir(folder)
+    code, out, _ = cli("export", "minus", "--csv")
+    assert (code, "\\ud800" in out) == (0, True)

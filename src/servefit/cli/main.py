@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from typing import Any
@@ -94,6 +95,9 @@ def main(ctx: click.Context) -> None:
 def run(argv: list[str] | None = None) -> None:
     """Entry point: runs a verb and turns what went wrong into one sentence, one hint and the exit code."""
     args: list[str] = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # half a surrogate, or a terminal without UTF-8, ends no answer
+            stream.reconfigure(errors="backslashreplace")
     try:
         colour = False if os.environ.get("NO_COLOR") else None  # None: where stdout is a terminal
         code: Any = main.main(args=args, prog_name="servefit", standalone_mode=False, color=colour)

@@ -91,7 +91,10 @@ def _run(path: Path) -> Iterator[Request]:
     for row in load_run(path).load_rows:
         isl, osl = row.isl or row.isl_asked, row.osl or row.osl_asked
         if isl and osl:
-            yield _request(row.due_s, isl, osl)
+            try:
+                yield _request(row.due_s, isl, osl)
+            except ValueError as error:
+                raise ServefitError(f"{path}, request {row.id}: {error}.", hint=_HINT) from None
 
 
 def _request(due_s: float, isl: int, osl: int, prefix: tuple[int, ...] = ()) -> Request:
