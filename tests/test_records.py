@@ -176,3 +176,15 @@ def test_a_line_nested_without_end_is_damage(tmp_path):
     rows.write_text("[" * 100_000 + "\n" + rows.read_text(encoding="utf-8"), encoding="utf-8")
     with pytest.raises(ServefitError, match="damaged in line 1"):
         load_run(tmp_path / "r")
+
+
+@pytest.mark.parametrize("field", ["isl", "due_s"])
+def test_a_number_that_overflows_is_damage(tmp_path, field):
+    """One absurd number is named with its line where it is read, and is no crash in what sums it up later."""
+    save_run(Run(header=RunHeader(kind="measured"), rows=(a_row(0), a_row(1))), tmp_path / "r")
+    rows = tmp_path / "r" / "requests.jsonl"
+    first, rest = rows.read_text(encoding="utf-8").split("\n", 1)
+    absurd = {"isl": 10**400, "due_s": 1e308}[field]
+    rows.write_text(json.dumps(json.loads(first) | {field: absurd}) + "\n" + rest, encoding="utf-8")
+    with pytest.raises(ServefitError, match="damaged in line 1"):
+        load_run(tmp_path / "r")

@@ -240,11 +240,17 @@ _ROW_KINDS = {name: _kinds(hint) for name, hint in get_type_hints(RequestRecord)
 _HEADER_KINDS = {name: _kinds(hint) for name, hint in get_type_hints(RunHeader).items()}
 
 
+LARGEST = 1e30
+"""No second, token or byte of a run comes near it; sums of larger ones overflow, and one such row would end a whole list."""
+
+
 def _check_kinds(value: dict[str, Any], kinds: dict[str, tuple[type, ...]]) -> None:
     """Raises TypeError naming the first field that holds something of another type."""
     for name, held in value.items():
         if type(held) not in kinds[name]:
             raise TypeError(f"{name} is {str(held)[:40]!r}")
+        if isinstance(held, int | float) and not -LARGEST < held < LARGEST:
+            raise TypeError(f"{name} is too large to calculate with")
 
 
 def _no_number(text: str) -> float:
