@@ -64,9 +64,9 @@ def run(scenario: Scenario, index: int = 0) -> Outcome:
     return outcome
 
 
-def figures_of(outcome: Outcome, scenario: Scenario) -> Figures:
-    """The figures of one simulated schedule."""
-    spreads = outcome.spreads()
+def figures_of(outcome: Outcome, scenario: Scenario, *, itl: bool = True) -> Figures:
+    """The figures of one simulated schedule; without `itl` where no check reads the gaps."""
+    spreads = outcome.spreads(itl=itl)
     duration = outcome.duration_s
     ttft, e2e = (_later(spreads[name], scenario.extra_ttft_s) for name in ("ttft_s", "e2e_s"))
     good = outcome.good(
@@ -277,7 +277,7 @@ def _shifts(
     moved = []
     for factor in factors:
         other = replace(scenario, step=scaled(scenario.step, factor))
-        moved.append(figures_of(run(other), other))
+        moved.append(figures_of(run(other), other, itl=False))
     out: dict[str, tuple[float, float]] = {}
     for name in wanted:
         here = value_of(name, base, scenario)
