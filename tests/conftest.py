@@ -1,11 +1,18 @@
 """What tests share: a real headless Chromium, watched for errors and for requests that leave the machine."""
 
 import http.server
+import os
 import shutil
 import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# CI draws the same examples each time, so that it fails for a change and not for luck; at a desk they are new each time.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("desk", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 CHROMIUM_FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
