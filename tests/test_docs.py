@@ -15,6 +15,7 @@ import click
 import pytest
 
 from servefit.cli.main import VERBS, main
+from servefit.facts.devices import find_device
 from servefit.learn.glossary import all_terms
 
 ROOT = Path(__file__).parent.parent
@@ -181,6 +182,19 @@ def test_toml_and_json_blocks_parse():
                 tomllib.loads(block)
             elif kind == "json":
                 json.loads(block)
+
+
+def test_plans_in_the_docs_name_what_the_catalogue_has():
+    """Each device that a plan in the docs names can be found, so that whoever copies it gets a plan."""
+    named = 0
+    for page in PAGES:
+        for kind, block in FENCE.findall(page.read_text(encoding="utf-8")):
+            plan = tomllib.loads(block) if kind == "toml" else {}
+            for device in plan.get("devices", []) if "workload" in plan else []:
+                if device != "this-machine" and not device.endswith(".toml"):
+                    assert find_device(device).name, page
+                    named += 1
+    assert named
 
 
 def test_settings_in_the_docs_load(tmp_path):

@@ -171,7 +171,11 @@ def _print(found: Diagnosis, *, show_work: bool) -> None:
             click.echo(f"  {cause.code}: {plain(cause.saw)}")
     click.echo(
         "\nnext: "
-        + ("servefit explain ... --show-work" if not show_work else "servefit measure URL (the same, measured)")
+        + (
+            "the same again with --show-work (your numbers in every formula)"
+            if not show_work
+            else "servefit measure URL (the same, measured)"
+        )
     )
 
 

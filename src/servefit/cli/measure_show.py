@@ -59,7 +59,7 @@ def _more(run: Run, summary: Summary) -> Iterator[str]:
         yield f"TTFT tail: p95 is {fmt_percent(ttft.p95 / ttft.p50 - 1)} above p50"
     values = [row.ttft_s for row in run.load_rows if row.ok and row.ttft_s is not None]
     if interval := percentile_interval(values, 50):
-        yield f"TTFT p50 lies within {fmt_s(interval[0])} and {fmt_s(interval[1])} (95% sure)"
+        yield f"TTFT p50 lies between {fmt_s(interval[0])} and {fmt_s(interval[1])} (95% sure)"
     yield (
         f"{fmt(summary.output_tok_per_s, 1)} output tok/s, {fmt(summary.req_per_s, 2)} req/s; "
         f"{summary.ok} ok, {summary.failed} failed"

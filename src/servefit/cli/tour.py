@@ -9,8 +9,11 @@ import json
 import math
 import os
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ CATALOGUE = ("raspberry-pi-4", "l4", "rtx-4090", "m4-max-36gb")
 )
 @click.option("--force", is_flag=True, help="Start over in a folder that holds a tour already.")
 def command(out: Path, force: bool) -> None:
-    """Show me all of it, here, now, offline: about two minutes on two cores."""
+    """Show me all of it, here, now, offline: about two minutes on two quiet cores."""
     from servefit.measure.engines import start
 
     _fresh(out, force=force)
@@ -225,4 +228,15 @@ def _close(out: Path, took_s: float) -> None:
         ("runs/", "every request that was sent, raw"),
     ):
         click.echo(f"  {name:22} {what}")
-    click.echo(f"next: cd {out}; servefit web   (see it, play with it), servefit learn   (lock it in)")
+    for line in _what_next(out):
+        click.echo(line)
+
+
+def _what_next(out: Path) -> Iterator[str]:
+    """What to type next, so that it runs as it stands: the environment to enter and the packages to add come first."""
+    if shutil.which("servefit") is None:
+        yield f"next: . {shlex.quote(str(Path(sys.prefix) / 'bin' / 'activate'))}   (puts servefit on your path)"
+    extras = [e for e, module in (("web", "uvicorn"), ("learn", "fsrs")) if find_spec(module) is None]
+    if extras:
+        yield f"next: pip install 'servefit[{','.join(extras)}]'   (what the next two need)"
+    yield f"next: cd {out}; servefit web   (see it, play with it), servefit learn   (lock it in)"

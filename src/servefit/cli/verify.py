@@ -173,6 +173,10 @@ def _next(path: Path, one: _Done) -> str:
     report = one.report
     if one.held and one.held.result == "overturned":
         return "next: servefit calibrate on that run, then plan and decide again"
+    if report.holds and one.held:
+        return (
+            f"next: servefit verify {path} in your CI, and again with --against when the traffic or the engine changes"
+        )
     if report.holds:
         return f"next: measure the real system, then servefit verify {path} --against RUN"
     if any(f.code == "STALE" for f in report.findings):

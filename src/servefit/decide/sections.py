@@ -103,7 +103,7 @@ class Page:
         yield ""
         yield (
             f"{self._load()}, {self.b('load.isl')} in and {self.b('load.osl')} out on average (the longest request "
-            f"reaches {self.b('load.context')}), {self.b('load.n')} requests in each of {self.b('seeds')} schedules from "
+            f"reaches {self.b('load.context')}), {self.b('load.n')} requests in each of {self.b('seeds')} schedule(s) from "
             f"seed {self.b('seed')}; every candidate saw the same ones."
         )
         yield ""
@@ -186,7 +186,7 @@ class Page:
                 rows.append(
                     (
                         word(device),
-                        f"never all at once; the nearest ({self.b(at + 'candidate')}) misses {self.b(at + 'check')}",
+                        f"never all at once; the nearest ({self.b(at + 'candidate')}) does not surely keep {self.b(at + 'check')}",
                         self.b(at + "value"),
                         self.b(at + "target"),
                     )
@@ -352,10 +352,12 @@ class Page:
             yield from table(("configuration", "seats", "memory", "capacity", "p99 TTFT", "p99 TPOT", "why not"), rows)
         for group, members in groups.items():
             best, at = self._best(members), self.ledger.any_(members[0])
-            yield (
-                f"- {word(group)}: {self.b(f'{at}#range.count')} numbers of seats pass, from "
-                f"{self.b(f'{at}#range.low.seats')} to {self.b(f'{at}#range.high.seats')}. {sentence(self._why(best))}"
-            )
+            low, high = (self.b(f"{at}#range.{end}.seats") for end in ("low", "high"))
+            if len(members) == 1:
+                said = f"passes with {low} seats only" if members[0].seats > 1 else f"passes with {low} seat only"
+            else:
+                said = f"{self.b(f'{at}#range.count')} numbers of seats pass, from {low} to {high}"
+            yield f"- {word(group)}: {said}. {sentence(self._why(best))}"
         if groups:
             yield ""
 

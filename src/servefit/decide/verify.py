@@ -339,7 +339,10 @@ def _assumptions(
     if not _own_words(decision):
         level: Level = "error" if decision.front.status == "accepted" else "warning"
         yield missing(
-            "Assumptions", "own", "what you assume about the real service (under a heading with 'own')", level
+            "Assumptions",
+            "own",
+            "what you assume about the real service (decide --assume, or a line under 'Our own')",
+            level,
         )
 
 
@@ -373,7 +376,7 @@ def _standing(decision: Decision, ledger: Ledger) -> Iterator[Finding]:
         assert value and target, f"{check.name} is a check of the candidate"
         code = "FAILS" if said == "fail" else "THIN"
         why = "misses its target" if said == "fail" else "has a margin inside its interval"
-        despite = f" (chosen despite it: {decision.front.despite})" if decision.front.despite else ""
+        despite = f" (chosen despite it: {decision.front.despite.rstrip('.')})" if decision.front.despite else ""
         yield Finding(
             code=code,
             level=level,

@@ -243,8 +243,8 @@ def _place(  # noqa: PLR0917 - what a place is, then who asks
             notes = (
                 *notes,
                 (
-                    f"{model.name} ({weights / 1e6:,.0f} MB) stays in the cache here: its ceiling is at the cache's "
-                    f"{speed / 1e9:,.0f} GB/s, not memory's {bandwidth / 1e9:,.0f}"
+                    f"{model.name} ({weights / 1e6:,.0f} MB) stays in the cache here: its ceiling is at the "
+                    f"{speed / 1e9:,.1f} GB/s read in a buffer of its size, not at memory's {bandwidth / 1e9:,.1f}"
                 ),
             )
     return Place(

@@ -76,7 +76,7 @@ def _why_not(last: Candidate, side: int) -> str:
         return "1 is the least" if last.seats == 1 else "fewer were not tried"
     peak = last.figures.in_flight_peak if last.figures else None
     if peak is not None and peak <= last.seats:
-        return f"more change nothing: at most {peak} at once"
+        return f"more change nothing: never more than {peak} at once"
     return "more were not tried"
 
 
