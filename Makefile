@@ -30,7 +30,7 @@ bench: $(VENV)/all.done
 LOCK := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11
 lock:
 	$(LOCK) pyproject.toml -o requirements/base.txt
-	$(LOCK) --extra local pyproject.toml -o requirements/local.txt
+	$(LOCK) --extra local --extra web pyproject.toml -o requirements/local.txt
 	$(LOCK) --all-extras pyproject.toml requirements/dev.in -o requirements/all.txt
 	$(LOCK) --no-deps requirements/model.in -o requirements/model.txt
 
