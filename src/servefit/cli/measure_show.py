@@ -31,7 +31,9 @@ def show_run(run: Run, folder: Path, *, as_json: bool) -> None:
     header = run.header
     load = header.load
     how = (
-        f"{load['concurrency']} users" if load.get("concurrency") else f"{load.get('rate_req_per_s') or 'traced'} req/s"
+        f"{load['concurrency']} user{'s' if load['concurrency'] != 1 else ''}"
+        if load.get("concurrency")
+        else f"{load.get('rate_req_per_s') or 'traced'} req/s"
     )
     click.echo(plain(
         f"{header.target}: {header.model} ({header.endpoint.get('dialect', '')}), {summary.n} requests, {how}, "
