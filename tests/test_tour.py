@@ -58,15 +58,15 @@ def shape(line: str) -> str:
 def test_the_readme_shows_the_tour_that_runs(tour):
     """Every line of the README's transcript stands in the real output, numbers apart, in the same order.
 
-    The rows of `this-machine` are there where it clearly passes; beside other tests it may not, and the tour says so.
+    Where this machine does not clearly pass (beside other tests it may not), the rows differ: then the commands alone are compared.
     """
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     transcript = re.search(r"```console\n(.*?)```", text, re.DOTALL).group(1)
     shown = [shape(line) for line in transcript.splitlines() if line.strip() and line.strip() != "..."]
     pick = load_plan(tour[0] / "plan.json").recommended
     if pick is None or not pick.id.startswith("this-machine"):
-        shown = [line for line in shown if not line.startswith(("this-machine", "raspberry-pi#"))]
-    assert len(shown) >= 20
+        shown = [line for line in shown if line.startswith("$ servefit")]
+    assert len(shown) >= 9
     printed = iter([shape(line) for line in tour[1].splitlines()])
     for line in shown:
         assert any(real.startswith(line) for real in printed), (
