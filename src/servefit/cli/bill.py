@@ -27,6 +27,7 @@ from servefit.bill.cost import (
 from servefit.bill.hosted import CouldNotAsk, Deployment
 from servefit.bill.live import EXIT_CODES, Asked, ask_all, halt, pick, verdict
 from servefit.bill.providers import fireworks_limit
+from servefit.cli.bill_cost import whole_tokens
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import AnswerIsNo, CannotMeasure, ServefitError
 from servefit.units import fmt, fmt_percent, parse_number
@@ -75,7 +76,7 @@ def cost(run: Path | None, as_json: bool, seats: int, **given: str | None) -> No
     rate = _positive(given["rate"], "rate")
     calls = _positive(given["calls"], "calls") or 1000.0
     hourly, source, date = hourly_price(given)
-    stable = _tokens(given["stable_tok"], "stable-tok")
+    stable = whole_tokens(given["stable_tok"], "stable-tok")
     machine: Machine | None = None
     ways: tuple[Variant, ...] = ()
     if capacity is None and given["model"] and given["device"]:
@@ -179,15 +180,6 @@ def _positive(text: str | None, name: str) -> float | None:
     if value <= 0:
         raise ServefitError(f"--{name} {text} is not above zero.", hint="Leave it out where it is not known.")
     return value
-
-
-def _tokens(text: str | None, name: str) -> int | None:
-    if text is None:
-        return None
-    value = parse_number(text)[0]
-    if value < 0 or value != int(value):
-        raise ServefitError(f"--{name} {text} is not a number of tokens.", hint="Write a whole number, e.g. 6,200.")
-    return int(value)
 
 
 # --- live -----------------------------------------------------------------------------------------------------------
@@ -322,7 +314,7 @@ def cap(  # noqa: PLR0917 - click passes them by name
     limits = Limits(usd_per_run=float(parse_number(cap_text)[0])) if cap_text else load_limits()
     if cap_text and not (limits.usd_per_run or 0) > 0:
         raise ServefitError(f"A cap of {cap_text} allows nothing.", hint="Write dollars above 0, e.g. --cap 1.50.")
-    if n is not None and not _tokens(n, "n"):
+    if n is not None and not whole_tokens(n, "n"):
         raise ServefitError(f"-n {n} is no request.", hint="How many requests? 1 or more.")
     path = ledger_path()
     now = datetime.now(UTC)
@@ -337,7 +329,9 @@ def cap(  # noqa: PLR0917 - click passes them by name
             input_usd_per_mtok=float(parse_number(price_in)[0]), output_usd_per_mtok=float(parse_number(price_out)[0])
         )
         with Guard(path, price, limits) as guard:
-            estimate = guard.estimate([(_tokens(isl, "isl") or 0, _tokens(osl, "osl") or 0)] * (_tokens(n, "n") or 0))
+            estimate = guard.estimate(
+                [(whole_tokens(isl, "isl") or 0, whole_tokens(osl, "osl") or 0)] * (whole_tokens(n, "n") or 0)
+            )
     theirs, errors = _provider_limits()
     over = [(period, usd) for period, usd in limits.by_period().items() if used.get(period, 0.0) > usd]
     if as_json:

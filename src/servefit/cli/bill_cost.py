@@ -11,7 +11,7 @@ from servefit.units import parse_number
 
 def shape_of(run: Path | None, given: Mapping[str, str | None]) -> tuple[Shape, float | None, str]:
     """The tokens of a request, what one machine serves, and how that is known; flags go before the run."""
-    isl, osl, cached = (_whole(given[name], name) for name in ("isl", "osl", "cached"))
+    isl, osl, cached = (whole_tokens(given[name], name) for name in ("isl", "osl", "cached"))
     capacity = float(parse_number(given["capacity"] or "0")[0]) or None
     source = "given"
     if run is not None:
@@ -113,7 +113,8 @@ def _share(text: str | None) -> float | None:
     return value
 
 
-def _whole(text: str | None, name: str) -> int | None:
+def whole_tokens(text: str | None, name: str) -> int | None:
+    """A whole number of tokens as typed for the flag `name`; None where it was not given. Raises ServefitError."""
     if text is None:
         return None
     value = parse_number(text)[0]
