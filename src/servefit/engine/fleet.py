@@ -1,15 +1,16 @@
 """N replicas behind a router, and prefill and decode on replicas of their own."""
 
 import math
+import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, replace
 from typing import Any
 
 from servefit.engine.config import EngineConfig, check_config
-from servefit.engine.jump import can_jump, simulate_jumping
-from servefit.engine.outcome import NOT_DUE, Gaps, Outcome
+from servefit.engine.jump import EXACT_SERIES, can_jump, folded, simulate_jumping
+from servefit.engine.outcome import NOT_DUE, UNFINISHED, Gaps, Outcome
 from servefit.engine.policies import Server
 from servefit.engine.sequence import Sequence
 from servefit.engine.simulate import outcome_of, rows_of, run_of
@@ -18,6 +19,7 @@ from servefit.errors import ServefitError
 from servefit.physics.steptime import StepTime
 from servefit.records import Run
 from servefit.workload.arrivals import schedule
+from servefit.workload.columns import Columns
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload
 
@@ -103,7 +105,8 @@ def simulate_fleet(
     """
     _check(config, replicas, router, disaggregation)
     alone = router == "round-robin" and disaggregation is None and concurrency is None
-    if alone and can_jump(requests, config) and all(r.session is None for r in requests):
+    apart = isinstance(requests, Columns) or all(r.session is None for r in requests)
+    if alone and apart and can_jump(requests, config):
         return _in_turn(requests, config, step, replicas, horizon_s)
     arrivals, servers = _drive(
         requests, config, step, replicas=replicas, router=router, concurrency=concurrency, think_s=think_s,
@@ -203,41 +206,60 @@ def _in_turn(
     requests: Many[Request], config: EngineConfig, step: StepTime, replicas: int, horizon_s: float | None
 ) -> Outcome:
     """Each replica by itself, its part of the schedule put back in place."""
-    front, per_tok = step.front_end_s, step.front_end_per_tok_s
-    order = sorted(range(len(requests)), key=lambda i: (requests[i].due_s + front + per_tok * requests[i].isl, i))
-    parts = [sorted(order[number::replicas]) for number in range(replicas)]
-    outcomes = [
-        simulate_jumping([requests[i] for i in part], config, step, horizon_s=horizon_s) for part in parts if part
-    ]
-    parts = [part for part in parts if part]
-
-    def column(name: str, code: str) -> Any:
-        out = array(code, bytes(array(code).itemsize * len(requests)))
-        for part, outcome in zip(parts, outcomes, strict=True):
-            for place, value in zip(part, getattr(outcome, name), strict=True):
-                out[place] = value
-        return out
-
-    gaps = Gaps()
-    for outcome in outcomes:
+    n = len(requests)
+    columns: dict[str, Any] = {name: array(code, bytes(array(code).itemsize * n)) for name, code in _COLUMNS.items()}
+    gaps, outcomes = Gaps(), []
+    for part, asked in _parts(requests, step, replicas):
+        outcome = simulate_jumping(asked, config, step, horizon_s=horizon_s)
+        for name, column in columns.items():
+            _put(column, part, getattr(outcome, name))
         for name in ("weight", "count", "first_s", "delta_s"):
             getattr(gaps, name).extend(getattr(outcome.gaps, name))
-    status = column("status", "b")
-    unfinished = any(outcome.unfinished for outcome in outcomes)
-    assert horizon_s is not None or NOT_DUE not in status, "without a horizon everyone is due"
+        if len(gaps.weight) > EXACT_SERIES:
+            gaps = folded(gaps)
+        empty: dict[str, Any] = {name: array(code) for name, code in _COLUMNS.items()}
+        outcomes.append(replace(outcome, **empty, gaps=Gaps()))
+    unfinished = UNFINISHED in columns["status"]
+    assert horizon_s is not None or NOT_DUE not in columns["status"], "without a horizon everyone is due"
     return replace(
         outcomes[0],
-        due_s=column("due_s", "d"),
-        first_s=column("first_s", "d"),
-        last_s=column("last_s", "d"),
-        produced_tok=column("produced_tok", "q"),
-        osl=column("osl", "q"),
-        isl=column("isl", "q"),
-        status=status,
-        preempted=column("preempted", "q"),
+        **columns,
         gaps=gaps,
         steps=sum(outcome.steps for outcome in outcomes),
         busy_s=math.fsum(outcome.busy_s for outcome in outcomes),
         peak_kv_blocks=max(outcome.peak_kv_blocks for outcome in outcomes),
         end_s=horizon_s if unfinished and horizon_s is not None else max(outcome.end_s for outcome in outcomes),
     )
+
+
+_COLUMNS = {
+    "due_s": "d", "first_s": "d", "last_s": "d", "produced_tok": "q", "osl": "q", "isl": "q", "status": "b",
+    "preempted": "q",
+}  # fmt: skip
+
+
+def _parts(requests: Many[Request], step: StepTime, replicas: int) -> Iterator[tuple[Any, Many[Request]]]:
+    """Which requests each replica gets, in turn as they are ready: their places, in order, and they themselves."""
+    if isinstance(requests, Columns) and (np := sys.modules.get("numpy")):
+        due, isl, osl = (np.frombuffer(c, c.typecode) for c in (requests.due_s, requests.isl, requests.osl))
+        by_ready = np.argsort(due + step.front_end_s + step.front_end_per_tok_s * isl, kind="stable")
+        for number in range(min(replicas, len(requests))):
+            part = np.sort(by_ready[number::replicas])
+            few = (array("d", due[part].tobytes()), array("q", isl[part].tobytes()), array("q", osl[part].tobytes()))
+            yield part, Columns(due_s=few[0], isl=few[1], osl=few[2])
+        return
+    front, per_tok = step.front_end_s, step.front_end_per_tok_s
+    order = sorted(range(len(requests)), key=lambda i: (requests[i].due_s + front + per_tok * requests[i].isl, i))
+    for number in range(min(replicas, len(requests))):
+        places = sorted(order[number::replicas])
+        yield places, [requests[i] for i in places]
+
+
+def _put(column: Any, places: Any, values: Any) -> None:
+    """Write the values to their places."""
+    if not isinstance(places, list):
+        np = sys.modules["numpy"]
+        np.frombuffer(column, column.typecode)[places] = np.frombuffer(values, values.typecode)
+        return
+    for place, value in zip(places, values, strict=True):
+        column[place] = value

@@ -20,12 +20,15 @@ from servefit.engine.config import EngineConfig
 from servefit.engine.kv_cache import UNLIMITED
 from servefit.engine.outcome import NOT_DUE, UNFINISHED, Gaps, Outcome
 from servefit.physics.steptime import StepTime
+from servefit.workload.columns import Columns
 from servefit.workload.requests import Request
 
 PAYS_AFTER = 100_000
 """Requests that a process simulates uncompiled before it loads the compiled kernel from numba's cache."""
 PAYS_AFTER_COLD = 700_000
 """The same where it would have to be compiled first, which takes some 14 s once."""
+EXACT_SERIES = 1 << 21
+"""Series of gaps (some 600,000 requests) that are kept as they are; beyond, each gap moves by up to 0.003%, and memory stays."""
 _simulated = 0
 _KINDS = {
     "none": kernel.NONE,
@@ -65,9 +68,48 @@ def simulate_jumping(
     code: Any = module or kernel
     run = code.run_padded if padded else code.run_together
     while not run(whole, times, scalars, floats, limits, coefficients, series):
-        series = tuple(_twice(column) for column in series)
+        if len(series[0]) >= EXACT_SERIES:
+            bins = _bins(code, int(scalars[kernel.SERIES]), series)
+            if len(bins) < len(series[0]) // 2:
+                scalars[kernel.SERIES] = len(bins)
+                for j, (weight, gap_s) in enumerate(bins):
+                    series[0][j], series[1][j], series[2][j], series[3][j] = weight, 1, gap_s, 0.0
+        if scalars[kernel.SERIES] > len(series[0]) // 2:
+            series = tuple(_twice(column) for column in series)
     state = (whole, times, scalars, floats, series)
     return _outcome(state, config, horizon_s)
+
+
+def folded(gaps: Gaps) -> Gaps:
+    """The same gaps, each moved by at most 0.003% to the middle of a bin: as many series as bins, however many gaps."""
+    module = kernel_compiled() if "numpy" in sys.modules else None
+    columns: tuple[Any, ...] = (gaps.weight, gaps.count, gaps.first_s, gaps.delta_s)
+    if module is not None:
+        import numpy as np
+
+        columns = tuple(np.frombuffer(column, column.typecode) for column in columns)
+    out = Gaps()
+    for weight, gap_s in _bins(module or kernel, len(gaps.weight), columns):
+        out.add(weight, gap_s)
+    return out
+
+
+def _bins(code: Any, n: int, series: tuple[Any, ...]) -> list[tuple[int, float]]:
+    """(how many, middle in seconds) of every bin that a gap of the first n series falls into."""
+    per, least = kernel_time.PER_OCTAVE, kernel_time.LEAST_E
+    size = per * kernel_time.OCTAVES
+    if isinstance(series[0], list | array):
+        counts: Any = [0] * size
+        code.fold(n, series, counts)
+        places = [j for j in range(size) if counts[j]]
+    else:
+        import numpy as np
+
+        counts = np.zeros(size, np.int64)
+        code.fold(n, series, counts)
+        places = np.nonzero(counts)[0].tolist()
+    half = 1 / (2 * per)
+    return [(int(counts[j]), math.ldexp(0.5 + (j % per + 0.5) * half, j // per + least)) for j in places]
 
 
 def _pays(simulated: int) -> bool:
@@ -121,8 +163,73 @@ def _lay_out(
     requests: Many[Request], config: EngineConfig, step: StepTime, concurrency: int | None, *, numpy: bool
 ) -> tuple[Any, ...]:
     """The arrays R, X, S, F and the gap series of `kernel`, as lists or as numpy arrays."""
+    whole, times, fill = _arrays() if numpy else (list, list, lambda n, value: [value] * n)
     n = len(requests)
     width = min(config.seats, n)
+    due, isl, osl = _asked(requests)
+    follow, heads = _sessions(requests)
+    now = heads if concurrency is None else heads[:concurrency]
+    later = heads[len(now) :]
+    ready, who, last = _front_end(due, isl, now, step, numpy=numpy)
+    status = fill(n, UNFINISHED if len(now) == n else NOT_DUE)
+    for i in who if len(now) < n else ():
+        status[i] = UNFINISHED
+    spare = fill(n - len(now), 0)
+    numbers = (
+        whole(isl), whole(osl), fill(n, 0), fill(n, 0), fill(n, -1), fill(n, 0), fill(n, 0), fill(n, 0), status, fill(n, 0),
+        whole(follow) if follow else fill(n, -1), _joined(whole(later), fill(n - len(later), 0)), _joined(whole(who), spare),
+        fill(n, 0), fill(n, 0), fill(2 * width + 4, 0), fill(config.block_tok, 0), *(fill(width + 2, 0) for _ in range(3)),
+    )  # fmt: skip
+    moments = (
+        times(due), fill(n, math.nan), fill(n, math.nan), fill(n, 0.0), fill(n, 0.0),
+        _joined(times(ready), fill(n - len(now), 0.0)), fill(width + 2, 0.0),
+        times([float(at) for at, _ in step.bend]), times([float(extra) for _, extra in step.bend]),
+    )  # fmt: skip
+    scalars = fill(kernel.SCALARS, 0)
+    total = UNLIMITED if config.kv_blocks is None else config.kv_blocks
+    scalars[kernel.FREE] = scalars[kernel.LOW] = total
+    scalars[kernel.PARTIAL] = scalars[kernel.NEWEST] = -1
+    scalars[kernel.GROUPS] = 1
+    scalars[kernel.A_TAIL] = len(now)
+    scalars[kernel.L_TAIL] = len(later)
+    room = min(4 * n, EXACT_SERIES) + 2 * width + 64
+    series = (fill(room, 0), fill(room, 0), fill(room, 0.0), fill(room, 0.0))
+    return numbers, moments, scalars, times([0.0, 0.0, 0.0, *last]), series
+
+
+def _arrays() -> tuple[Any, Any, Any]:
+    """Makers of numpy arrays: of whole numbers, of times, of one value."""
+    import numpy as np
+
+    def times(values: Any) -> Any:
+        return np.array(values, dtype=np.float64)
+
+    def fill(n: int, value: float) -> Any:
+        return np.full(n, value, dtype=np.int64 if isinstance(value, int) else np.float64)
+
+    return lambda values: np.array(values, dtype=np.int64), times, fill
+
+
+def _joined(first: Any, rest: Any) -> Any:
+    if isinstance(first, list):
+        return first + rest
+    import numpy as np
+
+    return np.concatenate([first, rest]) if len(rest) else first
+
+
+def _asked(requests: Many[Request]) -> tuple[Many[float], Many[int], Many[int]]:
+    """When each is due, its prompt and its answer."""
+    if isinstance(requests, Columns):
+        return requests.due_s, requests.isl, requests.osl
+    return [r.due_s for r in requests], [r.isl for r in requests], [r.osl for r in requests]
+
+
+def _sessions(requests: Many[Request]) -> tuple[list[int], Many[int]]:
+    """(who comes when that request is answered, or -1, empty without sessions; who comes by themselves)."""
+    n = len(requests)
+    if isinstance(requests, Columns) or all(r.session is None for r in requests):
+        return [], range(n)
     follow, heads = [-1] * n, []
     last: dict[int, int] = {}
     for i, request in enumerate(requests):
@@ -134,59 +241,32 @@ def _lay_out(
         else:
             heads.append(i)
         last[request.session] = i
-    now = heads if concurrency is None else heads[:concurrency]
-    later = heads[len(now) :]
-    ready, floats = _front_end(requests, now, step)
-    status = [NOT_DUE] * n
-    for _, i in ready:
-        status[i] = UNFINISHED
-    zeros = [0] * n
-    wide = [0] * (width + 2)
-    whole: list[list[int]] = [
-        [r.isl for r in requests], [r.osl for r in requests], zeros, zeros, [-1] * n, zeros, zeros, zeros, status, zeros,
-        follow, [*later, *([0] * (n - len(later)))], [i for _, i in ready] + [0] * (n - len(ready)), zeros, wide, wide * 2,
-        [0] * config.block_tok, wide, wide, wide,
-    ]  # fmt: skip
-    nans = [math.nan] * n
-    arriving = [at for at, _ in ready] + [0.0] * (n - len(ready))
-    times: list[list[float]] = [
-        [r.due_s for r in requests], nans, nans, [0.0] * n, [0.0] * n, arriving, [0.0] * (width + 2),
-        [float(at) for at, _ in step.bend], [extra for _, extra in step.bend],
-    ]  # fmt: skip
-    scalars = [0] * kernel.SCALARS
-    total = UNLIMITED if config.kv_blocks is None else config.kv_blocks
-    scalars[kernel.FREE] = scalars[kernel.LOW] = total
-    scalars[kernel.PARTIAL] = scalars[kernel.NEWEST] = -1
-    scalars[kernel.GROUPS] = 1
-    scalars[kernel.A_TAIL] = len(ready)
-    scalars[kernel.L_TAIL] = len(later)
-    room = 4 * n + 2 * width + 64
-    if numpy:
+    return follow, heads
+
+
+def _front_end(
+    due: Many[float], isl: Many[int], now: Many[int], step: StepTime, *, numpy: bool
+) -> tuple[Any, Any, tuple[float, float]]:
+    """When those known beforehand are ready, in that order; who they are; when the last was due, and ready."""
+    if not now:
+        return [], [], (-1.0, -1.0)
+    if numpy and step.front_serial_s <= 0 and isinstance(now, range):
         import numpy as np
 
-        return (
-            tuple(np.array(v, dtype=np.int64) for v in whole),
-            tuple(np.array(v, dtype=np.float64) for v in times),
-            np.array(scalars, dtype=np.int64),
-            np.array(floats),
-            (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room), np.zeros(room)),
-        )
-    series = ([0] * room, [0] * room, [0.0] * room, [0.0] * room)
-    return tuple(list(v) for v in whole), tuple(list(v) for v in times), scalars, floats, series
-
-
-def _front_end(requests: Many[Request], now: Many[int], step: StepTime) -> tuple[list[tuple[float, int]], list[float]]:
-    """(when those known beforehand are ready, in that order; the tuple F of `kernel`)."""
+        at = np.array(due) + step.front_end_s + step.front_end_per_tok_s * np.array(isl)
+        at = at[: len(now)]
+        who = np.argsort(at, kind="stable")
+        return at[who], who, (due[now[-1]], float(at[-1]))
     out: list[tuple[float, int]] = []
     last_due, last_ready = -1.0, -1.0
     for i in now:
-        due = requests[i].due_s
-        at = due + step.front_end_s + step.front_end_per_tok_s * requests[i].isl
-        if due == last_due and step.front_serial_s > 0:
-            at = max(at, last_ready + step.front_serial_s)
-        last_due, last_ready = due, at
-        out.append((at, i))
-    return sorted(out), [0.0, 0.0, 0.0, last_due, last_ready]
+        ready = due[i] + step.front_end_s + step.front_end_per_tok_s * isl[i]
+        if due[i] == last_due and step.front_serial_s > 0:
+            ready = max(ready, last_ready + step.front_serial_s)
+        last_due, last_ready = due[i], ready
+        out.append((ready, i))
+    out.sort()
+    return [at for at, _ in out], [i for _, i in out], (last_due, last_ready)
 
 
 def _limits(

@@ -28,6 +28,7 @@ from servefit.engine.kernel_time import (
     TIMEOUT,
     changed_s,
     fixed_s,
+    fold,  # noqa: F401 - called from outside
     steps_before,
     steps_to,
     total_s,

@@ -1,6 +1,8 @@
 # ruff: noqa: ANN001, ANN201, N803 - array notation, as in kernel
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
-"""The arithmetic of the jumping engine: how long a step takes, how long k steps take, how many fit (see `kernel`)."""
+"""The arithmetic of the jumping engine: how long a step takes, how long k steps take, how many fit (see `kernel`);
+and gaps counted in bins where there are very many.
+"""
 
 import math
 
@@ -11,6 +13,31 @@ EPSILON_S = 1e-9
 # Places in the arrays of `kernel`: the points of the bend, and the tokens of the step before.
 BEND_AT, BEND_S = 7, 8
 LAST_TOK = 23
+
+# Bins of gaps: so many to an octave, from 2^LEAST_E s on.
+PER_OCTAVE, OCTAVES, LEAST_E = 16384, 42, -20
+
+
+def fold(n, series, bins):
+    """Count the gaps of the first n series in bins, none wider than 1/16384 of its value."""
+    for j in range(n):
+        weight, k, a, d = series[0][j], series[1][j], series[2][j], series[3][j]
+        i = 0
+        while i < k:
+            value = a + d * i
+            part, e = math.frexp(value)
+            b = int((part - 0.5) * 2 * PER_OCTAVE)
+            upto = k
+            if d > 0.0:
+                edge = math.ldexp(0.5 + (b + 1) / (2 * PER_OCTAVE), e)
+                upto = i + math.ceil((edge - value) / d)
+            elif d < 0.0:
+                edge = math.ldexp(0.5 + b / (2 * PER_OCTAVE), e)
+                upto = i + math.floor((value - edge) / -d) + 1
+            upto = min(max(upto, i + 1), k)
+            place = min(max((e - LEAST_E) * PER_OCTAVE + b, 0), PER_OCTAVE * OCTAVES - 1)
+            bins[place] += weight * (upto - i)
+            i = upto
 
 
 def fixed_s(C, X, seqs, tok, pos):

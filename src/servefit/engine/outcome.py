@@ -8,7 +8,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from servefit.stats import Spread, rank, spread
 
@@ -42,7 +42,18 @@ class Gaps:
     @property
     def n(self) -> int:
         """How many gaps there are."""
+        if np := _numpy(len(self.weight)):
+            return int((np.frombuffer(self.weight, np.int64) * np.frombuffer(self.count, np.int64)).sum())
         return sum(w * k for w, k in zip(self.weight, self.count, strict=True))
+
+    @property
+    def total_s(self) -> float:
+        """All gaps together."""
+        if np := _numpy(len(self.weight)):
+            w, k = (np.frombuffer(column, np.int64) for column in (self.weight, self.count))
+            a, d = (np.frombuffer(column) for column in (self.first_s, self.delta_s))
+            return math.fsum(_floats(w * (k * a + d * (k * (k - 1) // 2))))
+        return math.fsum(w * (k * a + d * (k * (k - 1) // 2)) for w, a, k, d in self.series())
 
     def series(self) -> Iterator[tuple[int, float, int, float]]:
         """The series as (weight, first_s, count, delta_s)."""
@@ -53,7 +64,7 @@ class Gaps:
         n = self.n
         if n == 0:
             return Spread(n=0)
-        total = math.fsum(w * (k * a + d * (k * (k - 1) // 2)) for w, a, k, d in self.series())
+        total = self.total_s
         p50, p90, p95, p99, longest = self.at_ranks([*(rank(p, n) for p in (50, 90, 95, 99)), n])
         return Spread(n=n, p50=p50, p90=p90, p95=p95, p99=p99, mean=total / n, max=longest)
 
@@ -74,7 +85,7 @@ class Gaps:
         Were every series as short as its shortest gap, or as long as its longest, the rank would fall on a value below or
         above the right one: only the few series that reach between the two are looked into.
         """
-        if "numpy" in sys.modules and len(self.weight) > 500:  # the same values, sooner
+        if _numpy(len(self.weight)):  # the same values, sooner
             return self._at_ranks_numpy(ranks)
         lows = [a + min(d, 0.0) * (k - 1) for _, a, k, d in self.series()]
         highs = [a + max(d, 0.0) * (k - 1) for _, a, k, d in self.series()]
@@ -107,8 +118,7 @@ class Gaps:
             below = int(np.searchsorted(high_at, least))
             left = wanted - (int(high_sum[below - 1]) if below else 0)
             near = np.nonzero((lows <= most) & (highs >= least))[0]
-            columns = (w[near].tolist(), a[near].tolist(), k[near].tolist(), d[near].tolist())
-            out.append(_select(list(zip(*columns, strict=True)), left))
+            out.append(_select_numpy(w[near], a[near], k[near], d[near], left))
         return out
 
 
@@ -168,6 +178,44 @@ def _count_up_to(a: float, k: int, d: float, at: float) -> int:
     return k - min(max(math.ceil((a - at) / -d), 0), k)
 
 
+def _select_numpy(w: Any, a: Any, k: Any, d: Any, wanted: int) -> float:
+    """What `_select` finds, to the bit, in arrays."""
+    import numpy as np
+
+    last = a + d * (k - 1)
+    low, high = float(np.minimum(a, last).min()), float(np.maximum(a, last).max())
+    while k.sum() > 4096:
+        middle = low + (high - low) / 2
+        if not low < middle < high:
+            break
+        with np.errstate(divide="ignore", invalid="ignore"):
+            up, down = np.floor((middle - a) / d) + 1.0, np.ceil((a - middle) / -d)
+        below = np.where(d > 0, np.clip(up, 0, k), k - np.clip(down, 0, k))
+        below = np.where(d == 0.0, np.where(a <= middle, k, 0), below).astype(np.int64)
+        count = int((w * below).sum())
+        lower = wanted <= count
+        size = below if lower else k - below
+        start = a + d * np.where((d > 0) == lower, 0, np.where(d > 0, below, k - below))
+        keep = size > 0
+        w, a, k, d = w[keep], start[keep], size[keep], d[keep]
+        if lower:
+            high = middle
+        else:
+            low, wanted = middle, wanted - count
+    return _select(list(zip(w.tolist(), a.tolist(), k.tolist(), d.tolist(), strict=True)), wanted)
+
+
+def _numpy(n: int) -> Any:
+    """The numpy that is loaded already, where there is enough to do; the figures are the same without."""
+    return sys.modules.get("numpy") if n > 500 else None
+
+
+def _floats(values: Any) -> array[float]:
+    out = array("d")
+    out.frombytes(values.tobytes())
+    return out
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """One configuration under one schedule. Columns have one entry a request, in the schedule's order; NaN: never was."""
@@ -216,16 +264,26 @@ class Outcome:
     @property
     def ttft_s(self) -> array[float]:
         """Due to first token, of the finished requests."""
-        return array("d", (f - d for s, d, f in zip(self.status, self.due_s, self.first_s, strict=True) if s == OK))
+        return self._between(self.first_s, self.due_s)
 
     @property
     def e2e_s(self) -> array[float]:
         """Due to last token, of the finished requests."""
-        return array("d", (e - d for s, d, e in zip(self.status, self.due_s, self.last_s, strict=True) if s == OK))
+        return self._between(self.last_s, self.due_s)
+
+    def _between(self, later: array[float], earlier: array[float]) -> array[float]:
+        if np := _numpy(len(later)):
+            at, since = np.frombuffer(later), np.frombuffer(earlier)
+            return _floats((at - since)[np.frombuffer(self.status, np.int8) == OK])
+        return array("d", (b - a for s, a, b in zip(self.status, earlier, later, strict=True) if s == OK))
 
     @property
     def tpot_s(self) -> array[float]:
         """(last - first) / (tokens - 1), of the finished requests with two tokens or more."""
+        if np := _numpy(len(self.osl)):
+            osl = np.frombuffer(self.osl, np.int64)
+            some = (np.frombuffer(self.status, np.int8) == OK) & (osl > 1)
+            return _floats((np.frombuffer(self.last_s)[some] - np.frombuffer(self.first_s)[some]) / (osl[some] - 1))
         rows = zip(self.status, self.first_s, self.last_s, self.osl, strict=True)
         return array("d", ((e - f) / (k - 1) for s, f, e, k in rows if s == OK and k > 1))
 
@@ -252,6 +310,16 @@ class Outcome:
 
     def good(self, *, ttft_s: float | None = None, tpot_s: float | None = None, e2e_s: float | None = None) -> int:
         """How many requests finished and met every limit that is given."""
+        if np := _numpy(len(self.osl)):
+            due, first, last = (np.frombuffer(column) for column in (self.due_s, self.first_s, self.last_s))
+            osl, good = np.frombuffer(self.osl, np.int64), np.frombuffer(self.status, np.int8) == OK
+            if ttft_s is not None:
+                good &= first - due <= ttft_s
+            if tpot_s is not None:
+                good &= (osl < 2) | ((last - first) / np.maximum(osl - 1, 1) <= tpot_s)
+            if e2e_s is not None:
+                good &= last - due <= e2e_s
+            return int(good.sum())
         count = 0
         rows = zip(self.status, self.due_s, self.first_s, self.last_s, self.osl, strict=True)
         for status, due, first, last, osl in rows:

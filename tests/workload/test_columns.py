@@ -1,0 +1,57 @@
+"""Columns are the schedule: the same requests to the bit, in a fortieth of the memory."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servefit.errors import ServefitError
+from servefit.workload.arrivals import schedule
+from servefit.workload.columns import Columns, columns
+from servefit.workload.workload import Lengths, Workload
+
+lengths = st.builds(
+    Lengths,
+    kind=st.sampled_from(["fixed", "uniform", "normal", "lognormal"]),
+    mean=st.integers(1, 900),
+    sd=st.sampled_from([0.0, 40.0]),
+    max=st.none() | st.just(700),
+)
+
+
+@given(
+    st.builds(
+        Workload,
+        n=st.integers(1, 60),
+        seed=st.integers(0, 99),
+        rate_req_per_s=st.sampled_from([0.3, 5.0, 115.74]),
+        arrivals=st.sampled_from(["poisson", "constant", "gamma"]),
+        burstiness=st.sampled_from([0.5, 1.0, 8.0]),
+        isl=lengths,
+        osl=lengths,
+    )
+)
+def test_columns_are_the_schedule(workload):
+    """Any open loop at one rate: every request is the one that `schedule` makes."""
+    found = columns(workload)
+    assert isinstance(found, Columns)
+    assert tuple(found) == schedule(workload)
+
+
+def test_a_piece_goes_on_where_the_one_before_ended():
+    """Drawn in pieces of 65,536: past the first piece the requests are still the schedule's."""
+    workload = Workload(n=70_000, rate_req_per_s=50.0)
+    found, wanted = columns(workload), schedule(workload)
+    assert found[65_535:65_538].due_s.tolist() == [r.due_s for r in wanted[65_535:65_538]]
+    assert found[-1] == wanted[-1]
+
+
+@pytest.mark.parametrize("fields", [{"concurrency": 3}, {"rate_req_per_s": 2.0, "turns": 2}, {"arrivals": "burst"}])
+def test_what_is_not_alike_stays_a_tuple(fields):
+    """Users, sessions and bursts need more than three columns."""
+    assert columns(Workload(n=8, **fields)) == schedule(Workload(n=8, **fields))
+
+
+def test_a_workload_that_cannot_be_is_refused():
+    """The same sentence as from `schedule`."""
+    with pytest.raises(ServefitError, match="rate_req_per_s is -1"):
+        columns(Workload(n=8, rate_req_per_s=-1.0))
