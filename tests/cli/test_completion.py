@@ -1,7 +1,9 @@
 """Shells complete servefit's verbs, options and choices; NO_COLOR is kept."""
 
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +51,60 @@ def test_bash_takes_the_script(cli, tmp_path):
         capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]},
     )  # fmt: skip
     assert "_servefit_completion" in done.stdout, done.stderr
+
+
+@pytest.fixture
+def on_path(tmp_path):
+    """An environment in which `servefit` is a program on the path, as an installed one is."""
+    program = tmp_path / "bin" / "servefit"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\nPYTHONPATH={SOURCES["PYTHONPATH"]} exec {sys.executable} -m servefit "$@"\n', encoding="utf-8"
+    )
+    program.chmod(0o755)
+    return {"PATH": f"{program.parent}:{SOURCES['PATH']}", "HOME": str(tmp_path), "TERM": "dumb"}
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="no fish")
+def test_fish_completes(cli, tmp_path, on_path):
+    """A real fish, given the script, completes a verb and an option."""
+    script = tmp_path / "servefit.fish"
+    script.write_text(cli("completion", "fish")[1], encoding="utf-8")
+    asked = f"source {script}; complete -C 'servefit ver'; complete -C 'servefit plan --goo'"
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", asked], capture_output=True, text=True, check=False, env=on_path
+    )
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["verify", "--goodput"], done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh")
+def test_zsh_completes(on_path):
+    """A real zsh at a terminal of its own: typing part of a verb and the tab key writes the rest."""
+    import pty
+
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvpe("zsh", ["zsh", "-f", "-i"], on_path)
+    try:
+        os.write(terminal, b'autoload -Uz compinit; compinit -u -D; eval "$(servefit completion zsh)"; print RE""ADY\n')
+        _read_until(terminal, b"READY\r\n")
+        os.write(terminal, b"servefit verif\t")
+        _read_until(terminal, b"servefit verify ")
+        os.write(terminal, b"--agai\t")
+        _read_until(terminal, b"--against ")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def _read_until(terminal: int, wanted: bytes) -> None:
+    """Read what the shell writes until it has written that; a shell that never does fails the test after a minute."""
+    seen = b""
+    while wanted not in seen:
+        ready, _, _ = select.select([terminal], [], [], 60)
+        assert ready, f"{wanted!r} is not in {seen[-400:]!r}"
+        seen += os.read(terminal, 65536)
 
 
 COLOURED = [
