@@ -74,3 +74,16 @@ def test_stub_agrees():
     """The stub that type checkers read names exactly what can be imported."""
     stub = (ROOT / "src" / "servefit" / "__init__.pyi").read_text(encoding="utf-8")
     assert {*re.findall(r" as (\w+)", stub), "__version__"} == set(servefit.__all__)
+
+
+def test_a_path_may_be_a_string(tmp_path):
+    """Each function that takes a path takes its text as well."""
+    plan, home = str(tmp_path / "plan.json"), str(tmp_path)
+    servefit.save_plan(servefit.load_plan(str(GOLDEN)), plan)
+    servefit.save_run(
+        servefit.simulate(servefit.Workload(n=3, concurrency=1), model="llama-3.1-8b", device="rtx-4090"),
+        f"{home}/run",
+    )
+    assert len(servefit.load_run(f"{home}/run").rows) == 3
+    servefit.write_decision(plan, f"{home}/decision.md", deciders=["Ada"], assume=["Half of it is chat."])
+    assert servefit.verify(home).checked > 50

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from servefit.errors import ServefitError
-from servefit.files import check_writable, read_bytes, read_json, read_toml
+from servefit.files import check_writable, read_bytes, read_json, read_toml, write_text
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no /dev/zero there")
@@ -37,3 +37,28 @@ def test_check_writable(tmp_path, name):
     check_writable(tmp_path / "new" / "plan.json")
     with pytest.raises(ServefitError, match=r"folder|cannot be written"):
         check_writable(tmp_path / name)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no named pipes there")
+def test_what_is_no_file_is_written_to_and_stays(tmp_path):
+    """A pipe gets the bytes and is still a pipe after: the same holds for /dev/null, which root could replace."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        check_writable(pipe)
+        write_text(pipe, "plan")
+        assert os.read(reader, 100) == b"plan"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_a_link_stays_a_link(tmp_path):
+    """What the link names is written, there or not yet."""
+    link = tmp_path / "plan.json"
+    link.symlink_to(tmp_path / "versions" / "one.json")
+    write_text(link, "1")
+    write_text(link, "2")
+    assert link.is_symlink() and (tmp_path / "versions" / "one.json").read_text() == "2"

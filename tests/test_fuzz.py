@@ -6,31 +6,22 @@ are fuzzed in tests/facts/test_headers.py, lines of a run in tests/test_records.
 
 import copy
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from parsers import CALIBRATION, CONFIG, FILES, GOLDEN, STREAMS, TEXTS, good, holds, names, reader
 from servefit.calibrate.calibration import load_calibration
 from servefit.decide.decision import parse_decision
 from servefit.decide.verify import verify_text
-from servefit.errors import ServefitError
 from servefit.facts.configs import load_model
-from servefit.facts.devices import load_device
-from servefit.learn.cards import load_deck
 from servefit.measure.dialects import DIALECTS
 from servefit.measure.reply import Reply
-from servefit.measure.settings import load_settings
 from servefit.objectives import summarize
 from servefit.plan.files import load_plan
-from servefit.plan.spec import load_spec
 from servefit.records import load_run
-from servefit.workload.arrivals import schedule
-from servefit.workload.traces import load_trace
-from servefit.workload.workload import load_workload
 
-GOLDEN = Path(__file__).parent / "golden" / "plan-small.json"
 QUICK = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
@@ -43,36 +34,6 @@ CUTS = st.lists(
     min_size=1,
     max_size=4,
 )
-
-CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-          "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100, "head_dim": 16, "max_position_embeddings": 128}  # fmt: skip
-CALIBRATION = {
-    "schema_version": 1,
-    "step": {"const_s": 0.01, "source": "measured", "origin": "x"},
-    "coefficients": {},
-    "device": "x",
-    "model": "y",
-}
-TEXTS = {
-    "workload": b'n = 5\nrate_req_per_s = 4\nisl = 12\nosl = {kind = "normal", mean = 8, sd = 2}\nseed = 1\n',
-    "plan.toml": b'models = ["llama-3.1-8b"]\ndevices = ["rtx-4090"]\n[workload]\nn = 10\nrate_req_per_s = 4\nisl = 5\nosl = 2\n[targets]\nttft = "500 ms"\n',
-    "device": b'title = "Mine"\nkind = "gpu"\nmemory = "24 GiB"\nbandwidth_gb_per_s = 1008\nbf16_tflop_per_s = [165.2, "datasheet", "seen"]\n',
-    "model": b'hidden = 64\nvocab = 100\n[[layers]]\ncount = 2\nattention = "full"\nheads = 4\nkv_heads = 2\nhead_dim = 16\nffn = 128\n',
-    "settings": b'target = "a"\n[targets.a]\nurl = "http://127.0.0.1:1"\n[objectives]\nttft = "500 ms"\n[caps]\nusd_per_run = 1.0\n',
-    "deck": b'[[card]]\nid = "a"\ntopic = "batching"\nquestion = "Q?"\nplain = "P"\npicture = "p"\nnumbers = ["{2 * 3|1}"]\nwords = ["Seats"]\ndeeper = "d"\nsource = "s"\n',
-    "azure": b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n",
-    "mooncake": b'{"timestamp": 0, "input_length": 67, "output_length": 5, "hash_ids": [0, 1]}\n{"timestamp": 3, "input_length": 7, "output_length": 5, "hash_ids": [0]}\n',
-}  # fmt: skip
-LOAD = {
-    "workload": ("w.toml", lambda p: schedule(load_workload(p)) if load_workload(p).n < 1000 else None),
-    "plan.toml": ("p.toml", load_spec),
-    "device": ("d.toml", load_device),
-    "model": ("m.toml", load_model),
-    "settings": ("servefit.toml", lambda p: load_settings(path=p)),
-    "deck": ("deck.toml", load_deck),
-    "azure": ("t.csv", load_trace),
-    "mooncake": ("t.jsonl", load_trace),
-}
 
 
 def _damaged(data: bytes, cuts) -> bytes:
@@ -110,16 +71,6 @@ def _changed(value, which: int, odd):
     return made
 
 
-def _holds(read, *args) -> None:
-    """A value or a ServefitError with a sentence; anything else is a crash."""
-    said = "a value"
-    try:
-        read(*args)
-    except ServefitError as error:
-        said = error.message
-    assert 0 < len(said) < 20_000
-
-
 @pytest.mark.parametrize("kind", TEXTS)
 @QUICK
 @given(cuts=CUTS)
@@ -127,9 +78,9 @@ def _holds(read, *args) -> None:
 @example(cuts=[("put", 0.5, b"\x00\xff")])
 def test_text_files(kind, tmp_path, cuts):
     """TOML of every kind, CSV and JSONL traces."""
-    name, read = LOAD[kind]
+    name, read = FILES[kind]
     (tmp_path / name).write_bytes(_damaged(TEXTS[kind], cuts))
-    _holds(read, tmp_path / name)
+    holds(read, tmp_path / name)
 
 
 @QUICK
@@ -137,7 +88,7 @@ def test_text_files(kind, tmp_path, cuts):
 def test_config_json(tmp_path, which, odd):
     """A model's config.json with one value exchanged."""
     (tmp_path / "config.json").write_text(json.dumps(_changed(CONFIG, which, odd)), encoding="utf-8")
-    _holds(load_model, tmp_path / "config.json")
+    holds(load_model, tmp_path / "config.json")
 
 
 @QUICK
@@ -146,7 +97,7 @@ def test_plan_json(tmp_path, which, odd):
     """plan.json with one of its thousands of values exchanged."""
     plan = json.loads(GOLDEN.read_text(encoding="utf-8"))
     (tmp_path / "plan.json").write_text(json.dumps(_changed(plan, which, odd)), encoding="utf-8")
-    _holds(load_plan, tmp_path / "plan.json")
+    holds(load_plan, tmp_path / "plan.json")
 
 
 @QUICK
@@ -154,7 +105,7 @@ def test_plan_json(tmp_path, which, odd):
 def test_calibration_json(tmp_path, which, odd):
     """calibration.json with one value exchanged."""
     (tmp_path / "c.json").write_text(json.dumps(_changed(CALIBRATION, which, odd)), encoding="utf-8")
-    _holds(load_calibration, tmp_path / "c.json")
+    holds(load_calibration, tmp_path / "c.json")
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +131,7 @@ def test_runs(run, tmp_path, which, odd, header):
         rows = [_changed(rows[0], which, odd), *rows[1:]]
     (tmp_path / "run.json").write_text(json.dumps(head), encoding="utf-8")
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-    _holds(lambda: summarize(load_run(tmp_path)))
+    holds(lambda: summarize(load_run(tmp_path)))
 
 
 @pytest.fixture(scope="module")
@@ -199,17 +150,7 @@ def decision(tmp_path_factory):
 def test_decisions(decision, cuts):
     """A damaged decision is verified, with findings, or refused."""
     text = _damaged(decision.read_bytes(), cuts).decode("utf-8", "replace")
-    _holds(lambda: verify_text(parse_decision(text, where="x"), decision))
-
-
-CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": null}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}\n\n'
-STREAMS = {
-    "openai-chat": CHUNK * 3 + b"data: [DONE]\n\n",
-    "openai-completions": CHUNK.replace(b'"delta": {"content": "hi"}', b'"text": "hi"') * 3 + b"data: [DONE]\n\n",
-    "anthropic": b'event: content_block_delta\ndata: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}}\n\n' * 3,
-    "ollama-chat": b'{"message": {"content": "hi"}, "done": false}\n' * 3 + b'{"done": true, "eval_count": 3, "prompt_eval_count": 2}\n',
-    "ollama-generate": b'{"response": "hi", "done": false}\n' * 3 + b'{"done": true, "eval_count": 3}\n',
-}  # fmt: skip
+    holds(lambda: verify_text(parse_decision(text, where="x"), decision))
 
 
 @pytest.mark.parametrize("name", sorted(DIALECTS))
@@ -223,3 +164,9 @@ def test_streams(name, cuts, which, odd):
     head, _, body = line.partition(b"{")
     other = json.dumps(_changed(json.loads(b"{" + body), which, odd)).encode()
     read(head + other + b"\n\n" + STREAMS[name], Reply())
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_good_inputs_are_good(name, tmp_path):
+    """What bench/fuzz.py starts from is read without a complaint, or it would only fuzz the first refusal."""
+    reader(name, tmp_path)(good(name))

@@ -91,10 +91,10 @@ def simulate(
 
 
 def write_decision(
-    plan: Path,
-    out: Path,
+    plan: Path | str,
+    out: Path | str,
     *,
-    runs: Sequence[Path] = (),
+    runs: Sequence[Path | str] = (),
     candidate: str | None = None,
     despite: str = "",
     deciders: Sequence[str] = (),
@@ -114,9 +114,10 @@ def write_decision(
     from servefit.decide.writeup import write
     from servefit.files import write_text
 
+    plan, out = Path(plan), Path(out)
     known = load_plan(plan)
     chosen = choose(known, candidate, despite=despite)
-    named = name_runs(tuple(runs))
+    named = name_runs(tuple(Path(run) for run in runs))
     measured = tuple(Measured(name=name, label=f"run {name}", run=load_run(folder)) for name, folder in named.items())
     inputs, notes = inputs_of(known, plan, named, out.parent)
     ledger = Ledger(plan=known, candidate=chosen, label=inputs[0].path, runs=measured)

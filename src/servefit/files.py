@@ -107,8 +107,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write `data` whole or not at all. Raises ServefitError where the disk is full or the folder cannot be written."""
+    """Write `data` whole or not at all. Raises ServefitError where the disk is full or the folder cannot be written.
+
+    A link stays a link: the file that it names is written. What is no file (a pipe, /dev/null) is written to, never replaced.
+    """
     try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as other:
+                other.write(data)
+            return
+        path = path.resolve() if path.is_symlink() else path
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -132,6 +140,10 @@ def check_writable(path: Path) -> None:
     if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir, it takes a name that is too long
         raise ServefitError(f"{path} is a folder, not a file.", hint="Name a file with --out.")
     try:
+        if path.exists() and not path.is_file():
+            path.open("wb").close()
+            return
+        path = path.resolve() if path.is_symlink() else path
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:

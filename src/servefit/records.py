@@ -323,19 +323,20 @@ def header_from_json(value: Any, path: Path) -> RunHeader:
         raise ServefitError(f"{path} is damaged: {error}.", hint="Measure again, or restore the file.") from None
 
 
-def save_run(run: Run, folder: Path) -> None:
+def save_run(run: Run, folder: Path | str) -> None:
     """Write a finished run to `folder` at once (simulated and imported runs; measured ones use RunWriter)."""
-    with RunWriter(folder, run.header) as writer:
+    with RunWriter(Path(folder), run.header) as writer:
         for row in run.rows:
             writer.append(row, flush=False)
         writer.finish(run.header)
 
 
-def load_run(folder: Path) -> Run:
+def load_run(folder: Path | str) -> Run:
     """The run in `folder` (or whose run.json is named). A torn last line is dropped, and a finding says so.
 
     Raises ServefitError where there is no run, or a line other than the last is damaged.
     """
+    folder = Path(folder)
     folder = folder.parent if folder.name == "run.json" else folder
     header = header_from_json(read_json(folder / "run.json"), folder / "run.json")
     path = folder / "requests.jsonl"

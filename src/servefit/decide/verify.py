@@ -40,8 +40,9 @@ class Report:
         return not any(f.level == "error" for f in self.findings)
 
 
-def verify(path: Path) -> Report:
+def verify(path: Path | str) -> Report:
     """Recompute everything that the decision at `path` says. Raises ServefitError where it cannot be read."""
+    path = Path(path)
     path = path / "decision.md" if path.is_dir() else path
     return verify_text(load_decision(path), path)
 

@@ -32,12 +32,13 @@ def plan_from_json(value: Any, *, where: str) -> Plan:
     return structure(value, Plan, where=where)
 
 
-def save_plan(plan: Plan, path: Path) -> None:
+def save_plan(plan: Plan, path: Path | str) -> None:
     """Write plan.json whole or not at all."""
-    write_json(path, plan_to_json(plan))
+    write_json(Path(path), plan_to_json(plan))
 
 
-def load_plan(path: Path) -> Plan:
+def load_plan(path: Path | str) -> Plan:
     """The plan in the file, or in the folder's plan.json. Raises ServefitError where there is none."""
+    path = Path(path)
     path = path / "plan.json" if path.is_dir() else path
     return plan_from_json(read_json(path), where=str(path))
