@@ -454,6 +454,20 @@ def test_a_file_that_the_engine_cannot_load_is_one_sentence(tmp_path):
             engines.start(name, model_file=other, context_tok=256)
 
 
+def test_a_model_file_that_may_only_be_read_is_copied_for_the_load(tmp_path, monkeypatch):
+    """OpenVINO opens a GGUF for writing too; where that is not allowed it gets a copy, which is gone after; else the file itself."""
+    from servefit.measure.embedded_engine import writable
+
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF")
+    with writable(file) as same:
+        assert same == file
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)
+    with writable(file) as copy:
+        assert copy != file and copy.read_bytes() == b"GGUF" and copy.stat().st_mode & 0o200
+    assert not copy.exists() and file.exists()
+
+
 def test_missing_package_is_one_sentence(monkeypatch):
     """An engine whose package is missing says which one, and what to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -15,11 +15,15 @@ import json
 import os
 import resource
 import select
+import shutil
 import sys
+import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 
@@ -114,6 +118,21 @@ class Pipes:
             data = data[os.write(self.sink, data) :]
 
 
+@contextmanager
+def writable(file: Path) -> Iterator[Path]:
+    """The file, or a copy of it for as long as the engine loads it, where this user may only read it.
+
+    OpenVINO GenAI 2026.4 opens a GGUF file for reading and writing, though it writes nothing: a package that root installed fails.
+    """
+    if os.access(file, os.W_OK):
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="servefit-model-") as folder:
+        copy = Path(folder) / file.name
+        shutil.copyfile(file, copy)
+        yield copy
+
+
 class Engine:
     """The pipeline with its waiting line and its seats."""
 
@@ -124,9 +143,10 @@ class Engine:
         self.genai, self.tensor, self.pipes, self.config = genai, openvino.Tensor, pipes, config
         self.seats = 1 if config["policy"] == "none" else int(config["seats"])
         self.admit = ADMIT[config["policy"]]
-        self.pipeline = genai.ContinuousBatchingPipeline(
-            config["model_file"], self._scheduler(), "CPU", {"INFERENCE_NUM_THREADS": int(config["threads"])}
-        )
+        with writable(Path(config["model_file"])) as file:
+            self.pipeline = genai.ContinuousBatchingPipeline(
+                str(file), self._scheduler(), "CPU", {"INFERENCE_NUM_THREADS": int(config["threads"])}
+            )
         self.tokenizer = self.pipeline.get_tokenizer()
         self.pieces = {i: bytes(piece) for piece, i in self.tokenizer.get_vocab().items()}
         self.special = {
