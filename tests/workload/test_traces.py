@@ -24,6 +24,15 @@ def test_azure(tmp_path):
     assert (second.due_s, second.isl, second.osl) == (4.314579, 396, 109)
 
 
+def test_azure_with_time_zones(tmp_path):
+    """A row with a zone beside one without (which is UTC) is a difference, not a crash; the zone counts."""
+    path = tmp_path / "azure.csv"
+    path.write_text(AZURE.replace("50.9951690,396", "50.9951690+01:00,396").replace("46.6805900", "46.6805900Z"))
+    assert load_trace(path)[1].due_s == 3595.685421  # the second row came an hour, less 4.314579 s, before the first
+    path.write_text(AZURE.replace("50.9951690,396", "50.9951690+00:00,396"))
+    assert load_trace(path)[1].due_s == 4.314579
+
+
 def test_mooncake(tmp_path):
     """Mooncake's JSONL: ms become seconds, hashes a prefix of 512-token blocks, an empty answer one token."""
     path = tmp_path / "trace.jsonl"

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from servefit.errors import ServefitError
@@ -63,11 +63,12 @@ def _azure(path: Path, n: int | None) -> Iterator[Request]:
             return
         try:
             text = row[at].strip()
-            when = datetime.fromisoformat(text[:26])
+            when = datetime.fromisoformat(text)
+            when = when if when.tzinfo else when.replace(tzinfo=UTC)
             start = start or when
             due_s = (when - start) / timedelta(seconds=1)
             yield _request(due_s, int(row[isl]), int(row[osl]))
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, OverflowError) as error:
             raise _malformed(path, number, error) from None
 
 
