@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from servefit.measure.bandwidth import MIB, sweep
-from servefit.measure.machine import allowed_cores, available_bytes, last_cache_bytes
+from servefit.host.bandwidth import MIB, sweep
+from servefit.host.machine import allowed_cores, available_bytes, last_cache_bytes
 
 SIZES_BYTES = (16 * MIB, 64 * MIB, 256 * MIB, 512 * MIB, 1024 * MIB)
 

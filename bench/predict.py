@@ -37,12 +37,12 @@ from servefit.calibrate.learn import learn
 from servefit.calibrate.probes import FULL, QUICK, probe_server
 from servefit.calibrate.words import words
 from servefit.cli.show import jsonable
-from servefit.measure import engines
-from servefit.measure.machine import chip_name
+from servefit.host.machine import chip_name
 from servefit.measure.probe import Endpoint, find_endpoint
 from servefit.measure.run import Options, Prepared, measure, prepare
 from servefit.objectives import summarize
 from servefit.records import Run
+from servefit.servers import engines
 from servefit.workload.arrivals import schedule
 from servefit.workload.workload import Lengths, Workload
 

@@ -17,14 +17,14 @@ from servefit.facts.devices import load_device
 from servefit.facts.headers import read_safetensors
 from servefit.facts.weights import load_gguf
 from servefit.learn.cards import load_deck
-from servefit.measure.dialects import DIALECTS
 from servefit.measure.foreign import import_file
-from servefit.measure.reply import Reply
-from servefit.measure.settings import load_settings
 from servefit.objectives import summarize
 from servefit.plan.files import load_plan
 from servefit.plan.spec import load_spec
 from servefit.records import load_run
+from servefit.settings import load_settings
+from servefit.wire.dialects import DIALECTS
+from servefit.wire.reply import Reply
 from servefit.workload.arrivals import schedule
 from servefit.workload.traces import load_trace
 from servefit.workload.workload import load_workload

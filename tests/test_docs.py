@@ -202,7 +202,7 @@ def test_settings_in_the_docs_load(tmp_path):
     import jsonschema
 
     from servefit.cli.config import json_schema
-    from servefit.measure.settings import load_settings
+    from servefit.settings import load_settings
 
     text = (DOCS / "reference" / "servefit-toml.md").read_text(encoding="utf-8")
     block = next(block for kind, block in FENCE.findall(text) if kind == "toml")

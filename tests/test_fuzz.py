@@ -16,11 +16,11 @@ from servefit.calibrate.calibration import load_calibration
 from servefit.decide.decision import parse_decision
 from servefit.decide.verify import verify_text
 from servefit.facts.configs import load_model
-from servefit.measure.dialects import DIALECTS
-from servefit.measure.reply import Reply
 from servefit.objectives import summarize
 from servefit.plan.files import load_plan
 from servefit.records import load_run
+from servefit.wire.dialects import DIALECTS
+from servefit.wire.reply import Reply
 
 QUICK = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

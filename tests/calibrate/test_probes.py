@@ -63,8 +63,8 @@ def test_a_slow_server_is_asked_less():
 def test_the_embedded_engine_is_learned(tmp_path):
     """Quick probes of the real engine give a step time above nothing, its policy from behaviour, and small residuals."""
     from servefit.calibrate.recognise import recognise
-    from servefit.measure import engines
     from servefit.measure.probe import find_endpoint
+    from servefit.servers import engines
 
     with engines.start("embedded", policy="chunked", seats=4, budget_tok=128) as engine:
         runs = dict(probe_server(find_endpoint(engine.url), tmp_path, size=QUICK, clock=time.monotonic))

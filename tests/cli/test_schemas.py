@@ -11,7 +11,7 @@ import pytest
 from cli.outputs import COMMANDS, make_folder
 from servefit.cli.config import json_schema
 from servefit.cli.main import main
-from servefit.measure.trap_server import in_thread
+from servefit.traps.server import in_thread
 
 SCHEMAS = files("servefit") / "schemas"
 NAMES = sorted(entry.name.removesuffix(".json") for entry in SCHEMAS.iterdir())

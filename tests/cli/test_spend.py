@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from servefit.cli.measure import command
 from servefit.errors import AnswerIsNo, ServefitError
-from servefit.measure.trap_server import in_thread
 from servefit.records import load_run
+from servefit.traps.server import in_thread
 
 
 @pytest.fixture(scope="module")

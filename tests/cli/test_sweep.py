@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from servefit.measure.trap_server import in_thread
 from servefit.records import load_run
+from servefit.traps.server import in_thread
 
 SIMULATED = ("sweep", "--device", "a100-80gb", "--model", "llama-3.1-8b", "--quiet")
 

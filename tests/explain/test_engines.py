@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from servefit.explain.rules import diagnose_run
-from servefit.measure import engines
 from servefit.measure.probe import find_endpoint
 from servefit.measure.run import Options, measure
 from servefit.records import Run
+from servefit.servers import engines
 from servefit.workload.workload import Lengths, Workload
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

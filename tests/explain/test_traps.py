@@ -8,7 +8,7 @@ from servefit.errors import ServefitError
 from servefit.explain.rules import diagnose_run
 from servefit.measure.probe import find_endpoint
 from servefit.measure.run import Options, measure
-from servefit.measure.trap_server import TrapServer, in_thread
+from servefit.traps.server import TrapServer, in_thread
 from servefit.workload.workload import Lengths, Workload
 
 CASES = {

@@ -11,8 +11,8 @@ import servefit
 from servefit.errors import ServefitError
 from servefit.measure.many import Offset, _without_siblings, best_offset, merge, shares
 from servefit.measure.probe import find_endpoint
-from servefit.measure.trap_server import in_process
 from servefit.records import Finding, RequestRecord, Run, RunHeader, load_run
+from servefit.traps.server import in_process
 from servefit.workload.arrivals import schedule
 from servefit.workload.workload import Lengths, Workload
 
@@ -165,7 +165,7 @@ def test_a_plan_on_two_nodes_has_the_same_bytes(cluster, cli, tmp_path):
 def test_no_cluster_is_one_sentence(tmp_path):
     """Where nothing answers, exit code 3's sentence names the address."""
     pytest.importorskip("ray")
-    from servefit.measure.ray_cluster import connected
+    from servefit.host.ray_cluster import connected
 
     with pytest.raises(ServefitError, match="No Ray cluster answers at nowhere:1"), connected("nowhere:1", purpose="x"):
         pass

@@ -9,7 +9,7 @@ from servefit.errors import ServefitError
 from servefit.measure.probe import find_endpoint
 from servefit.measure.repeat import between, repeat
 from servefit.measure.run import Options
-from servefit.measure.trap_server import TrapServer, in_thread
+from servefit.traps.server import TrapServer, in_thread
 from servefit.workload.workload import Lengths, Workload
 
 LOAD = Workload(n=4, concurrency=2, isl=Lengths(mean=64), osl=Lengths(mean=20))

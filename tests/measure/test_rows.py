@@ -5,10 +5,10 @@ from array import array
 
 import pytest
 
-from servefit.measure.client import Exchange
-from servefit.measure.dialects import DIALECTS
 from servefit.measure.rows import Planned, make_row, spread_tokens
 from servefit.records import RequestRecord
+from servefit.wire.client import Exchange
+from servefit.wire.dialects import DIALECTS
 
 CHAT = DIALECTS["openai-chat"]
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from servefit.errors import CannotMeasure, ServefitError
-from servefit.measure.client import Limits
 from servefit.measure.probe import find_endpoint
 from servefit.measure.run import Options, measure
-from servefit.measure.trap_server import TrapServer, in_process, in_thread
 from servefit.records import load_run
+from servefit.traps.server import TrapServer, in_process, in_thread
+from servefit.wire.client import Limits
 from servefit.workload.workload import Lengths, Workload
 
 LOAD = Workload(n=6, concurrency=2, isl=Lengths(mean=64), osl=Lengths(mean=20))

@@ -7,9 +7,9 @@ import pytest
 from servefit.errors import ServefitError
 from servefit.measure.probe import find_endpoint
 from servefit.measure.run import Options, measure
-from servefit.measure.trap_server import in_thread
 from servefit.measure.until import Until
 from servefit.records import RequestRecord
+from servefit.traps.server import in_thread
 from servefit.workload.workload import Lengths, Workload
 
 

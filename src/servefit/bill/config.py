@@ -28,7 +28,7 @@ from servefit.bill.hosted import Ask, CouldNotAsk
 from servefit.bill.providers import PROVIDERS
 from servefit.errors import ServefitError
 from servefit.files import read_toml, structure
-from servefit.measure.settings import find_file, load_settings
+from servefit.settings import find_file, load_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,7 @@ def _probe(target: str, given: dict[str, Any]) -> "tuple[list[Path], list[Run], 
 
 
 def _this_chip() -> str:
-    from servefit.measure.machine import chip_name
+    from servefit.host.machine import chip_name
 
     return chip_name()
 

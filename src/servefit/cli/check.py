@@ -31,9 +31,9 @@ def command(*, device: str | None, memory: str | None, bandwidth: str | None, ki
     Needs no server and takes under two seconds. Memory and bandwidth decide both answers: every token of one conversation
     reads the whole model once, and reading is slower than the arithmetic on what was read.
     """
+    from servefit.check import checkup
     from servefit.facts.precisions import find_precision
-    from servefit.measure import checkup
-    from servefit.measure.settings import load_settings
+    from servefit.settings import load_settings
 
     settings = load_settings()
     ask = checkup.Ask(**asked, sweep=not no_sweep, servers=not no_servers)

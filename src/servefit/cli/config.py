@@ -11,10 +11,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
+from servefit import settings as s
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import ServefitError
-from servefit.measure import settings as s
-from servefit.measure.settings import SCHEMA_URL, Settings, Target
+from servefit.settings import SCHEMA_URL, Settings, Target
 from servefit.workload.workload import Workload
 
 

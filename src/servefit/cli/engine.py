@@ -11,7 +11,7 @@ import click
 
 from servefit.cli.show import emit_json, table
 from servefit.errors import AnswerIsNo, CannotMeasure, ServefitError
-from servefit.measure import engines, running
+from servefit.servers import engines, running
 from servefit.units import fmt_s
 
 

@@ -101,9 +101,9 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
     """  # noqa: D301 - click's mark for "keep these lines" is a real backspace
     from servefit.cli.measure_show import show_run, watcher
     from servefit.cli.spend import capped
-    from servefit.measure.client import Limits
     from servefit.measure.run import Options, default_folder, measure
     from servefit.measure.until import Until
+    from servefit.wire.client import Limits
 
     if given.pop("selftest"):
         from servefit.cli.measure_show import show_selftest
@@ -203,7 +203,7 @@ def _endpoint(target: str, given: dict[str, Any]) -> Any:
 def endpoint_of(name: str, *, model: str | None = None, dialect: str = "", api_key_env: str | None = None) -> Any:
     """The endpoint of a target: a name of servefit.toml, an engine that runs here, a usual port, a hosted one, or a URL."""
     from servefit.measure.probe import find_endpoint
-    from servefit.measure.targets import find_target, looks_like_url
+    from servefit.servers.targets import find_target, looks_like_url
 
     target = find_target(name)
     return find_endpoint(

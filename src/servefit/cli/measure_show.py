@@ -157,7 +157,7 @@ def _intervals(run: Run) -> dict[str, dict[str, list[float] | None]]:
 
 def show_selftest(*, as_json: bool) -> int:
     """Run the conformance suite; 0 where every trap is told as it is, else 4."""
-    from servefit.measure.selftest import Verdict, selftest
+    from servefit.traps.selftest import Verdict, selftest
 
     def tell(verdict: Verdict) -> None:
         if not as_json:

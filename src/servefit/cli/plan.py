@@ -112,7 +112,7 @@ def _cluster(ray_address: str | None) -> "AbstractContextManager[Any]":
 
     if ray_address is None:
         return nullcontext()
-    from servefit.measure.ray_cluster import connected
+    from servefit.host.ray_cluster import connected
 
     return connected(ray_address, purpose="plan --ray")
 
@@ -229,8 +229,8 @@ def _from_settings() -> Any:
     """Objectives of servefit.toml where there are any; else the textbook example: 100 ms, then 10 ms a token."""
     from dataclasses import asdict
 
-    from servefit.measure.settings import load_settings
     from servefit.objectives import Targets
+    from servefit.settings import load_settings
 
     wanted = {name: value for name, value in asdict(load_settings().objectives).items() if value is not None}
     return replace(Targets(), **wanted) if wanted else Targets(ttft_s=0.1, tpot_s=0.01, goodput_frac=0.99)
@@ -280,7 +280,7 @@ def _with_machine(spec: "PlanSpec") -> "PlanSpec":
                 continue
             if found:
                 return spec if found in spec.devices else replace(spec, devices=(found, *spec.devices))
-    from servefit.measure.checkup import this_device
+    from servefit.check.checkup import this_device
 
     machine = this_device()
     here = GivenDevice(

@@ -166,8 +166,8 @@ def _loads(given: dict[str, Any]) -> tuple["LoadKind", tuple[float, ...], float]
 
 def read_targets(given: dict[str, Any]) -> "Targets":
     """The promises of flags, else of servefit.toml. Raises ServefitError where there is none to break."""
-    from servefit.measure.settings import load_settings
     from servefit.objectives import Targets
+    from servefit.settings import load_settings
 
     changes: dict[str, Any] = {}
     for name in ("ttft", "tpot", "e2e"):
@@ -219,9 +219,9 @@ def _measured(target: str, given: dict[str, Any], base: "Workload") -> tuple[str
     from servefit.cli.measure import endpoint_of
     from servefit.cli.measure_show import watcher
     from servefit.cli.spend import capped
-    from servefit.measure.client import Limits
     from servefit.measure.run import Options, measure, prepare
     from servefit.plan.sweep import at_load
+    from servefit.wire.client import Limits
     from servefit.workload.arrivals import schedule
 
     endpoint = endpoint_of(target, model=given["model"], dialect=given["dialect"], api_key_env=given["api_key_env"])

@@ -37,7 +37,7 @@ CATALOGUE = ("raspberry-pi-4", "l4", "rtx-4090", "m4-max-36gb")
 @click.option("--force", is_flag=True, help="Start over in a folder that holds a tour already.")
 def command(out: Path, force: bool) -> None:
     """Show me all of it, here, now, offline: about two minutes on two quiet cores."""
-    from servefit.measure.engines import start
+    from servefit.servers.engines import start
 
     _fresh(out, force=force)
     began = time.monotonic()

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from servefit.measure import others
-from servefit.measure.client import Counters
+from servefit.host import others
 from servefit.measure.overhead import ALLOWED_EVENT_S, ALLOWED_TTFT_S
 from servefit.measure.window import about_trend, find_window
 from servefit.records import Finding, RequestRecord, Run, RunHeader
 from servefit.stats import is_slowest, percentile
+from servefit.wire.client import Counters
 from servefit.workload.workload import Workload
 
 _LEVELS = ("note", "suspect", "invalid")

@@ -9,18 +9,18 @@ from time import monotonic_ns
 from typing import Any
 
 from servefit.facts.devices import Device
-from servefit.measure import others
-from servefit.measure.address import is_loopback
-from servefit.measure.client import Client, Exchange, Limits
-from servefit.measure.dialects import Ask
+from servefit.host import others
+from servefit.host.realtime import real_time
 from servefit.measure.health import Health
 from servefit.measure.pace import ClosedLoop, OpenLoop, Pace
 from servefit.measure.probe import Endpoint
 from servefit.measure.prompts import PromptMaker, make_conversation, make_prompt
-from servefit.measure.realtime import real_time
 from servefit.measure.rows import Planned, make_row
 from servefit.measure.until import Until
 from servefit.records import RequestRecord, RunWriter
+from servefit.wire.address import is_loopback
+from servefit.wire.client import Client, Exchange, Limits
+from servefit.wire.dialects import Ask
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload
 
@@ -310,7 +310,7 @@ class Load:
     def _still_sane(self, exchange: Exchange) -> int | None:
         """Whether a long answer may go on: its next mark in bytes, or None where it passed what was asked by far."""
         planned: Planned = exchange.owner
-        from servefit.measure.reply import Reply
+        from servefit.wire.reply import Reply
 
         reply = Reply()
         if exchange.http_status == 200:

@@ -9,15 +9,15 @@ from typing import Any
 
 from servefit import __version__
 from servefit.errors import CannotMeasure, ServefitError
-from servefit.measure.address import is_loopback, resolve
+from servefit.host.machine import BUSY_FRAC
+from servefit.host.ray_cluster import connected
 from servefit.measure.health import worst
 from servefit.measure.load import Options, Prepared, Progress
-from servefit.measure.machine import BUSY_FRAC
 from servefit.measure.probe import Endpoint
-from servefit.measure.ray_cluster import connected
 from servefit.measure.run import measure, prepare
 from servefit.measure.window import find_window
 from servefit.records import Finding, RequestRecord, Run, RunWriter
+from servefit.wire.address import is_loopback, resolve
 from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request, schedule_sha256
 from servefit.workload.workload import Workload, workload_sha256

@@ -7,9 +7,9 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from servefit.measure.address import read_url, resolve
-from servefit.measure.client import Client, Exchange, Limits
 from servefit.stats import percentile
+from servefit.wire.address import read_url, resolve
+from servefit.wire.client import Client, Exchange, Limits
 
 STREAMS, EVENTS, GAP_US = 8, 40, 2000
 """8 streams of 40 events, one every 2 ms: 80 ms, and fast enough to show a client that lags."""

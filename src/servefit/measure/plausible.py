@@ -59,7 +59,8 @@ def about_this_machine(run: Run, model: "ModelShape", precision: str | None = No
     Nothing is said of weights that may lie in the processor's cache (below twice its size), and a reading that a busy
     machine made too low is allowed for: only times below half of the floor count.
     """
-    from servefit.measure import checkup, machine
+    from servefit.check import checkup
+    from servefit.host import machine
     from servefit.physics.memory import streamed_weight_bytes
 
     try:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from servefit.errors import CannotMeasure, ServefitError
-from servefit.measure.address import Address, Url, read_url, resolve
-from servefit.measure.client import Client, Exchange, Limits
-from servefit.measure.dialects import DIALECTS, Ask, Dialect
 from servefit.measure.prompts import WORDS, PromptMaker, make_prompt
 from servefit.measure.rows import Planned, make_row
 from servefit.records import RequestRecord
+from servefit.wire.address import Address, Url, read_url, resolve
+from servefit.wire.client import Client, Exchange, Limits
+from servefit.wire.dialects import DIALECTS, Ask, Dialect
 from servefit.workload.requests import Request
 
 _QUICK = Limits(connect_s=5.0, silent_s=8.0, total_s=15.0, body_bytes=8 * 2**20)

@@ -5,11 +5,11 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Any
 
-from servefit.measure.client import Exchange
-from servefit.measure.dialects import Dialect
-from servefit.measure.reply import Reply
-from servefit.measure.sse import Body, inflate
 from servefit.records import RequestRecord
+from servefit.wire.client import Exchange
+from servefit.wire.dialects import Dialect
+from servefit.wire.reply import Reply
+from servefit.wire.sse import Body, inflate
 
 _STATUS_OF_HTTP = {
     400: "unprocessable", 401: "unauthorized", 403: "unauthorized", 404: "not_found", 413: "unprocessable",

@@ -12,7 +12,6 @@ from typing import Any
 
 from servefit import __version__
 from servefit.errors import ServefitError
-from servefit.measure.address import is_loopback
 from servefit.measure.health import judge_run, worst
 from servefit.measure.load import Load, Options, Prepared, Progress
 from servefit.measure.overhead import own_overhead
@@ -21,6 +20,7 @@ from servefit.measure.probe import Endpoint, accept, complain, discover, learn_t
 from servefit.measure.prompts import PromptMaker
 from servefit.measure.server_side import ask_metrics, difference
 from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
+from servefit.wire.address import is_loopback
 from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request, schedule_sha256
 from servefit.workload.workload import Workload, workload_sha256

@@ -5,8 +5,8 @@ Put beside our own figures, never in their place: queue, prefill and decode time
 
 from typing import Any
 
-from servefit.measure.client import Client, Limits
 from servefit.measure.probe import Endpoint, ask_once
+from servefit.wire.client import Client, Limits
 
 _COUNTERS = {
     "vllm:request_queue_time_seconds_sum": "queue_s",

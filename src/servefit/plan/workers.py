@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from servefit.errors import ServefitError
-from servefit.measure.ray_cluster import connected
+from servefit.host.ray_cluster import connected
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

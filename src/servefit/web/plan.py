@@ -153,7 +153,7 @@ def _measured(folder: Path, path: str) -> tuple[str, str, GivenDevice | None]:
 @cache
 def _this_machine() -> GivenDevice:
     """The machine that the page runs on, by its own figures, looked at once."""
-    from servefit.measure.checkup import this_device
+    from servefit.check.checkup import this_device
 
     machine = this_device()
     return GivenDevice(

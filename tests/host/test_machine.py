@@ -2,7 +2,7 @@
 
 import pytest
 
-from servefit.measure import machine
+from servefit.host import machine
 
 
 def tree(root, **files):

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from servefit.errors import ServefitError
-from servefit.measure.address import Url, read_url
-from servefit.measure.settings import Target
+from servefit.settings import Target
+from servefit.wire.address import Url, read_url
 
 CONNECT_S: Final = 0.3
 ANSWER_S: Final = 0.8

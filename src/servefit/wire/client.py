@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
-from servefit.measure.address import Address
-from servefit.measure.poller import IN, OUT, make_poller
+from servefit.wire.address import Address
+from servefit.wire.poller import IN, OUT, make_poller
 
 if TYPE_CHECKING:
-    from servefit.measure.tls import Tls
+    from servefit.wire.tls import Tls
 
 _READ_BYTES = 1 << 16
 _SO_TIMESTAMPNS = 35  # Linux, all but a few old architectures; also the type of its control message
@@ -294,7 +294,7 @@ class Client:
             self._fail(connection, "refused" if refused else "reset", os.strerror(code))
             return
         if self.address.tls is not None and connection.tls is None:
-            from servefit.measure.tls import Tls
+            from servefit.wire.tls import Tls
 
             connection.tls = Tls(self.address.tls, self.address.host)
             self._shake(connection, connection.tls, b"")
@@ -303,7 +303,7 @@ class Client:
 
     def _shake(self, connection: _Connection, tls: "Tls", data: bytes) -> None:
         """Go on with the TLS handshake."""
-        from servefit.measure.tls import TlsError
+        from servefit.wire.tls import TlsError
 
         try:
             self._push(connection, tls.shake(data))
@@ -459,7 +459,7 @@ class Client:
 
     def _decrypt(self, connection: _Connection, tls: "Tls", data: bytes) -> bytes | None:
         """The plain bytes in `data`; None where there is nothing to do yet."""
-        from servefit.measure.tls import TlsError
+        from servefit.wire.tls import TlsError
 
         if not data:
             return b""

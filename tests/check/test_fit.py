@@ -2,9 +2,9 @@
 
 import pytest
 
+from servefit.check import fit
 from servefit.facts.devices import all_devices, find_device, find_devices
 from servefit.facts.models import all_models, find_model
-from servefit.measure import fit
 from servefit.physics.memory import kv_bytes_per_tok, weight_bytes
 from servefit.physics.roofline import ceiling_tok_per_s
 

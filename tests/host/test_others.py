@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from servefit.measure import others
+from servefit.host import others
+from servefit.host.others import Reading, Usage, between, server_pids
 from servefit.measure.health import Health, _about_machine
-from servefit.measure.others import Reading, Usage, between, server_pids
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
 

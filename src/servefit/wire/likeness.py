@@ -7,7 +7,7 @@ else is parsed as JSON again.
 
 import re
 
-from servefit.measure.reply import Reply
+from servefit.wire.reply import Reply
 
 _KEYS = ((b'"content":', False), (b'"text":', False), (b'"reasoning_content":', True), (b'"reasoning":', True))
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servefit.measure import dialects
-from servefit.measure.dialects import DIALECTS
-from servefit.measure.reply import Reply
+from servefit.wire import dialects
+from servefit.wire.dialects import DIALECTS
+from servefit.wire.reply import Reply
 
 
 def stream(texts: list[str], key: str, *, raw: bool) -> bytes:

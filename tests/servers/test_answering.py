@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from servefit.measure.servers import who_answers
-from servefit.measure.settings import Target
+from servefit.servers.answering import who_answers
+from servefit.settings import Target
 
 
 @contextlib.contextmanager

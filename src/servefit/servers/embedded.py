@@ -1,6 +1,6 @@
 """The embedded server: OpenAI's routes in front of OpenVINO GenAI, which computes in a process of its own.
 
-Run by `engines.start` as `python -m servefit.measure.embedded CONFIG`; it prints one JSON line when it is ready (or why it
+Run by `engines.start` as `python -m servefit.servers.embedded CONFIG`; it prints one JSON line when it is ready (or why it
 is not) and ends when its lifeline closes, or on SIGTERM or SIGINT.
 
 Beyond OpenAI's protocol, said in every answer's own fields:
@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from servefit.measure.embedded_http import MAX_HEAD_BYTES, Answer, HttpFault, HttpRequest, serve_connection
+from servefit.servers.embedded_http import MAX_HEAD_BYTES, Answer, HttpFault, HttpRequest, serve_connection
 
 Event = dict[str, Any]
 
@@ -343,7 +343,7 @@ def describe(front: Front) -> dict[str, Any]:
 async def start_engine(config: dict[str, Any]) -> Front:
     """The engine's process, loaded and ready. Raises RuntimeError with its own words where it cannot."""
     engine = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "servefit.measure.embedded_engine", json.dumps(config),
+        sys.executable, "-m", "servefit.servers.embedded_engine", json.dumps(config),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=64 * 2**20,
     )  # fmt: skip
     assert engine.stdout is not None, "the engine was started with pipes"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from servefit.measure.self_signed import server_context, write_pem
-from servefit.measure.selftest import judge_trap, run_trap
-from servefit.measure.trap_server import TrapServer, in_thread
-from servefit.measure.traps import TRAPS
+from servefit.traps.self_signed import server_context, write_pem
+from servefit.traps.selftest import judge_trap, run_trap
+from servefit.traps.server import TrapServer, in_thread
+from servefit.traps.suite import TRAPS
 
 SPEED = 4.0
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from servefit.measure.trap_server import Script
+from servefit.traps.server import Script
 
 TTFT_S = 0.120
 GAP_S = 0.015

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from servefit.measure.likeness import Likeness
-from servefit.measure.reply import Reply, count, seconds
-from servefit.measure.sse import Noise, events, lines
+from servefit.wire.likeness import Likeness
+from servefit.wire.reply import Reply, count, seconds
+from servefit.wire.sse import Noise, events, lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servefit.measure.sse import Body, Noise, events, inflate, lines
+from servefit.wire.sse import Body, Noise, events, inflate, lines
 
 STREAM = (
     b'\xef\xbb\xbf: ping\r\n\r\nid: 1\r\nevent: x\r\ndata: {"a":1}\r\n\r\ndata: one\ndata: two\n\n'

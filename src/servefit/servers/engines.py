@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 from servefit.errors import CannotMeasure, MissingExtra, ServefitError
 from servefit.facts.headers import Header, read_gguf
-from servefit.measure.machine import allowed_cores
+from servefit.host.machine import allowed_cores
 
 POLICIES: Final = ("none", "static", "dynamic", "continuous", "chunked")
 BLOCK_TOK: Final = 32
@@ -43,11 +43,11 @@ class EngineKind:
 ENGINES: Final[dict[str, EngineKind]] = {
     "embedded": EngineKind(
         name="embedded", title="OpenVINO GenAI behind servefit's own thin server", package="openvino_genai",
-        module="servefit.measure.embedded", policies=POLICIES,
+        module="servefit.servers.embedded", policies=POLICIES,
     ),
     "llamacpp": EngineKind(
         name="llamacpp", title="llama.cpp's own server, unmodified", package="xllamacpp",
-        module="servefit.measure.embedded_llamacpp", policies=("none", "continuous", "chunked"),
+        module="servefit.servers.embedded_llamacpp", policies=("none", "continuous", "chunked"),
     ),
 }  # fmt: skip
 """The engines by name. llama.cpp always splits prompts by its batch size, so its "continuous" is a batch of 2,048."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from servefit import objectives
+from servefit import objectives, settings
 from servefit.errors import CannotMeasure, ServefitError
-from servefit.measure import running, settings, targets
+from servefit.servers import running, targets
 
 FILE = """
 target = "local"

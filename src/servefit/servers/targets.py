@@ -5,9 +5,9 @@ import os
 from typing import Final
 
 from servefit.errors import CannotMeasure, ServefitError
-from servefit.measure import running
-from servefit.measure.engines import ENGINES
-from servefit.measure.settings import Settings, Target, load_settings
+from servefit.servers import running
+from servefit.servers.engines import ENGINES
+from servefit.settings import Settings, Target, load_settings
 
 USUAL: Final[dict[str, Target]] = {
     t.name: t

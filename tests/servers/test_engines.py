@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from servefit.errors import CannotMeasure, MissingExtra, ServefitError
-from servefit.measure import engines, probe, running
+from servefit.measure import probe
+from servefit.servers import engines, running
 
 SRC = Path(__file__).parents[2] / "src"
 LONG_PROMPT = [1000 + i % 997 for i in range(1500)]
@@ -238,7 +239,7 @@ class TestEmbedded:
             "assert not [m for m, v in sys.modules.items() if m.startswith('openvino_telemetry') and v]"
         )
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-        assert 'sys.modules["openvino_telemetry"] = None' in (SRC / "servefit/measure/embedded_engine.py").read_text()
+        assert 'sys.modules["openvino_telemetry"] = None' in (SRC / "servefit/servers/embedded_engine.py").read_text()
 
 
 def order_of_tokens(url, first, second):
@@ -456,7 +457,7 @@ def test_a_file_that_the_engine_cannot_load_is_one_sentence(tmp_path):
 
 def test_a_model_file_that_may_only_be_read_is_copied_for_the_load(tmp_path, monkeypatch):
     """OpenVINO opens a GGUF for writing too; where that is not allowed it gets a copy, which is gone after; else the file itself."""
-    from servefit.measure.embedded_engine import writable
+    from servefit.servers.embedded_engine import writable
 
     file = tmp_path / "m.gguf"
     file.write_bytes(b"GGUF")

@@ -3,18 +3,19 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from servefit.check import fit
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.facts.cited import Cited
 from servefit.facts.devices import Device, Kind
 from servefit.facts.models import ModelShape, all_models, find_model
-from servefit.measure import engines, fit
-from servefit.measure.bandwidth import Sweep, sweep
-from servefit.measure.machine import Gpu, Machine, look
-from servefit.measure.servers import Seen, who_answers
-from servefit.measure.settings import Settings
-from servefit.measure.targets import all_targets
+from servefit.host.bandwidth import Sweep, sweep
+from servefit.host.machine import Gpu, Machine, look
 from servefit.physics.memory import kv_bytes_per_tok, weight_bytes
 from servefit.physics.roofline import ceiling_tok_per_s
+from servefit.servers import engines
+from servefit.servers.answering import Seen, who_answers
+from servefit.servers.targets import all_targets
+from servefit.settings import Settings
 
 REFERENCE_MODEL = "llama-3.1-8b"
 REFERENCE_PRECISION = "q4_k_m"

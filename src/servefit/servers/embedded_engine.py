@@ -337,7 +337,7 @@ def _first_line(error: BaseException) -> str:
 
 def main() -> None:
     """Serve on standard input and output until the input closes. The engine's own chatter goes to standard error."""
-    from servefit.measure.lifeline import die_with_parent
+    from servefit.servers.lifeline import die_with_parent
 
     die_with_parent()
     sink = os.dup(1)

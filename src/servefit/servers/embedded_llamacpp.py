@@ -1,6 +1,6 @@
 """The second engine: an unmodified llama.cpp server, from the xllamacpp wheel, in a process of its own.
 
-Run by `engines.start` as `python -m servefit.measure.embedded_llamacpp CONFIG`; prints one JSON line when it is ready. Its
+Run by `engines.start` as `python -m servefit.servers.embedded_llamacpp CONFIG`; prints one JSON line when it is ready. Its
 protocol, its scheduler and its numbers are llama.cpp's own; a policy here is a set of llama.cpp's own switches.
 """
 
@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from servefit.measure.lifeline import watch
+from servefit.servers.lifeline import watch
 
 
 def params(config: dict[str, Any], xllamacpp: Any) -> Any:

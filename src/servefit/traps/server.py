@@ -1,6 +1,6 @@
 """A server whose every answer is a script with known times: the ground truth that our own figures are held against.
 
-It runs in a process of its own (`python -m servefit.measure.trap_server`), so that its clock and ours share no lock; tests may run
+It runs in a process of its own (`python -m servefit.traps.server`), so that its clock and ours share no lock; tests may run
 it in a thread. The path names the trap: /<trap>/v1/chat/completions. Listens on 127.0.0.1 only.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from servefit.measure.self_signed import server_context
+from servefit.traps.self_signed import server_context
 
 if TYPE_CHECKING:
     import ssl
@@ -120,7 +120,7 @@ class TrapServer:
     """Accepts connections, one thread each, and plays the script that the path names."""
 
     def __init__(self, *, tls: "ssl.SSLContext | None" = None, speed: float = 1.0) -> None:
-        from servefit.measure.traps import TRAPS, script_for
+        from servefit.traps.suite import TRAPS, script_for
 
         for trap in TRAPS.values():
             _framed(trap.script)
@@ -248,7 +248,7 @@ def in_process(pem: Path | None = None) -> Iterator[str]:
     import subprocess
 
     here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "servefit.measure.trap_server", *([str(pem)] if pem else [])]
+    command = [sys.executable, "-m", "servefit.traps.server", *([str(pem)] if pem else [])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=here) as process:
         assert process.stdout is not None, "stdout is a pipe"
         try:

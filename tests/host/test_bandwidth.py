@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
-from servefit.measure import bandwidth
-from servefit.measure.bandwidth import MIB, Point, Sweep
+from servefit.host import bandwidth
+from servefit.host.bandwidth import MIB, Point, Sweep
 
 
 def points(*pairs):

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from servefit.measure.client import Client, Limits
 from servefit.measure.probe import find_endpoint, get_json
 from servefit.measure.run import Options, measure
-from servefit.measure.self_signed import write_pem
-from servefit.measure.trap_server import LATENESS, in_process
-from servefit.measure.traps import TOKENS, TRAPS, Trap, Truth
 from servefit.records import Run
+from servefit.traps.self_signed import write_pem
+from servefit.traps.server import LATENESS, in_process
+from servefit.traps.suite import TOKENS, TRAPS, Trap, Truth
+from servefit.wire.client import Client, Limits
 from servefit.workload.workload import Lengths, Workload
 
 _WORKLOAD = Workload(n=4, isl=Lengths(mean=64), osl=Lengths(mean=TOKENS))

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from servefit.errors import CannotMeasure
-from servefit.measure.realtime import real_time
+from servefit.host.realtime import real_time
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="schedulers are Linux's")
 
