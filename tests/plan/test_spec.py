@@ -30,13 +30,13 @@ def test_a_misspelt_key_is_named_with_its_path(tmp_path):
     [
         ({"seats": [4, 0]}, "seats has 0"),
         ({"seeds": 0}, "seeds is 0"),
-        ({"headroom_frac": 1.0}, "headroom_frac is 1.0"),
+        ({"headroom_frac": 1.5}, "headroom_frac is 1.5"),
         ({"targets": {"tpot_s": -0.01}}, "tpot_s is -0.01"),
         ({"targets": {"p": 97}}, "p is 97"),
         ({"targets": {"goodput_frac": 99}}, "goodput_frac is 99"),
     ],
 )
 def test_impossible_numbers_are_refused_with_the_value(table, word):
-    """A seat count of 0, no schedule at all, a headroom that leaves nothing."""
+    """A seat count of 0, no schedule at all, a headroom that is no share."""
     with pytest.raises(ServefitError, match=word):
         spec_from_table(table, where="flags")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from servefit.cli import show
 from servefit.errors import ServefitError
 from servefit.units import parse_seconds
 
@@ -60,9 +61,7 @@ if TYPE_CHECKING:
 @click.option("--engine", help="Published engine constants, or 'datasheet' for none.")
 @click.option("--kv-blocks", type=int, help="The engine's own logged block count: it wins over the formula.")
 @click.option("--peak", "peak_req_per_s", type=float, help="Peak rate that the replicas must carry.")
-@click.option(
-    "--headroom", "headroom_frac", type=float, help="Share of the capacity left free at the peak.  [default: 0.2]"
-)
+@click.option("--headroom", help="The peak may turn out so much higher.  [default: 20%]")
 @click.option(
     "--pick", type=click.Choice(["measured", "cheapest", "margin", "capacity"]), help="Which of those that pass."
 )
@@ -152,11 +151,12 @@ def read_spec(file: Path | None, given: dict[str, Any]) -> "PlanSpec":
         "engine",
         "kv_blocks",
         "peak_req_per_s",
-        "headroom_frac",
         "pick",
     ):
         if given[name] is not None:
             changes[name] = given[name]
+    if given["headroom"] is not None:
+        changes["headroom_frac"] = show.share(given["headroom"], "--headroom")
     if given["prefix_cache"]:
         changes["prefix_cache"] = True
     spec = replace(

@@ -12,6 +12,8 @@ from typing import Any
 import click
 
 from servefit import __version__
+from servefit.errors import ServefitError
+from servefit.units import parse_number
 
 
 def plain(text: str) -> str:
@@ -88,3 +90,12 @@ def status_lines() -> list[str]:
         f"here: {found or 'no runs, no decisions yet'} ({here})",
         "next: servefit tour (the whole loop, offline), servefit check (this machine), servefit --help",
     ]
+
+
+def share(text: str, flag: str) -> float:
+    """A share from 0 to 1 that a flag gives, written 20% or 0.2."""
+    number, unit = parse_number(text)
+    value = float(number) / (100 if unit == "%" else 1)
+    if unit not in ("", "%") or not 0 <= value <= 1:
+        raise ServefitError(f"{flag} {text} is no share.", hint="Write 20% or 0.2.")
+    return value

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from servefit.cli import show
 from servefit.errors import ServefitError
-from servefit.units import fmt, fmt_percent, fmt_s, parse_number, parse_seconds
+from servefit.units import fmt, fmt_percent, fmt_s, parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ def command(target: str | None, *, as_json: bool, figure: Path | None, **given: 
 
     kind, listed, most = _loads(given)
     targets = read_targets(given)
-    headroom = _share(given["headroom"], "--headroom")
+    headroom = show.share(given["headroom"], "--headroom")
     if given["peak"] is not None and not given["peak"] > 0:
         raise ServefitError(f"--peak is {given['peak']:g}.", hint="Name the users, or requests a second, at the peak.")
     base = _base(given)
@@ -176,7 +177,7 @@ def read_targets(given: dict[str, Any]) -> "Targets":
             if not changes[f"{name}_s"] > 0:
                 raise ServefitError(f"--{name} is {given[name]}.", hint="Write a time above 0, e.g. 500ms.")
     if given["goodput"] is not None:
-        changes["goodput_frac"] = _share(given["goodput"], "--goodput")
+        changes["goodput_frac"] = show.share(given["goodput"], "--goodput")
     if not changes:
         wanted = {k: v for k, v in asdict(load_settings().objectives).items() if v is not None}
         changes = {k: v for k, v in wanted.items() if k in ("ttft_s", "tpot_s", "e2e_s", "goodput_frac", "p")}
@@ -185,14 +186,6 @@ def read_targets(given: dict[str, Any]) -> "Targets":
             "No latency target is stated, so nothing can break.", hint="Add --ttft 500ms or --tpot 50ms."
         )
     return replace(Targets(p=95), **changes, **({"p": given["p"]} if given["p"] is not None else {}))
-
-
-def _share(text: str, flag: str) -> float:
-    number, unit = parse_number(text)
-    value = float(number) / (100 if unit == "%" else 1)
-    if unit not in ("", "%") or not 0 <= value <= 1:
-        raise ServefitError(f"{flag} {text} is no share.", hint="Write 20% or 0.2.")
-    return value
 
 
 def _base(given: dict[str, Any]) -> "Workload":

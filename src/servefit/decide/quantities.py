@@ -214,7 +214,7 @@ def _plan(plan: Plan, label: str) -> Iterator[Quantity]:
             "req_per_s",
             "the peak that replicas must carry",
         ),
-        ("load.headroom", plan.spec.headroom_frac, "frac", "share of the capacity left free at the peak"),
+        ("load.headroom", plan.spec.headroom_frac, "frac", "how much higher than stated the peak may be"),
         ("count.candidates", len(verdicts), "count", "configurations that were tried"),
         ("count.pass", verdicts.count("pass"), "count", "configurations that meet every target"),
         ("count.fail", verdicts.count("fail"), "count", "configurations that miss one"),

@@ -12,7 +12,7 @@ from servefit.plan.assumptions import Draft, Ground, tried
 from servefit.plan.plan import Assumption, Breaking
 from servefit.plan.scenario import Scenario, Schedule, at_rate, offered_req_per_s, scaled, with_users
 from servefit.units import fmt, fmt_percent, fmt_s
-from servefit.workload.requests import stream
+from servefit.workload.requests import Request, stream
 
 UNKNOWN_SLOWER = 1 / 0.6
 """Real decode runs at 60 to 85% of the bandwidth ceiling; a datasheet-only step may be this much longer."""
@@ -281,36 +281,31 @@ def bursty(requests: Schedule, shape: float, seed: int) -> Schedule:
 
 def output_length(g: Ground) -> Draft:
     """How long the answers are."""
-    mean = _mean([r.osl for r in g.scenario.schedules[0]])
-    return Draft(
-        id="output-length",
-        text=f"Answers have {fmt(mean)} tokens on average.",
-        source="assumed",
-        unit="tok",
-        planned=mean,
-        alternative="answers 1.5 times as long",
-        change=lambda s, tok: _each(s, lambda r: replace(r, osl=max(1, round(r.osl * tok / mean)))),
-        otherwise=1.5 * mean,
-        limit=16 * mean,
-        reached=_least_most([r.osl for r in g.scenario.schedules[0]]),
-        range_unit="tok",
-    )
+    return _length(g, "output-length", "answers", lambda r: r.osl, lambda r, tok: replace(r, osl=tok))
 
 
 def prompt_length(g: Ground) -> Draft:
     """How long the prompts are."""
-    mean = _mean([r.isl for r in g.scenario.schedules[0]])
+    return _length(g, "prompt-length", "prompts", lambda r: r.isl, lambda r, tok: replace(r, isl=tok))
+
+
+def _length(
+    g: Ground, id_: str, what: str, of: Callable[[Request], int], to: Callable[[Request, int], Request]
+) -> Draft:
+    """All lengths of one kind, longer or shorter together."""
+    lengths = [of(r) for r in g.scenario.schedules[0]]
+    mean = _mean(lengths)
     return Draft(
-        id="prompt-length",
-        text=f"Prompts have {fmt(mean)} tokens on average.",
+        id=id_,
+        text=f"{what.capitalize()} have {fmt(mean)} tokens on average.",
         source="assumed",
         unit="tok",
         planned=mean,
-        alternative="prompts 1.5 times as long",
-        change=lambda s, tok: _each(s, lambda r: replace(r, isl=max(1, round(r.isl * tok / mean)))),
+        alternative=f"{what} 1.5 times as long",
+        change=lambda s, tok: _each(s, lambda r: to(r, max(1, round(of(r) * tok / mean)))),
         otherwise=1.5 * mean,
         limit=16 * mean,
-        reached=_least_most([r.isl for r in g.scenario.schedules[0]]),
+        reached=_least_most(lengths),
         range_unit="tok",
     )
 

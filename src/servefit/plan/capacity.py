@@ -156,11 +156,11 @@ def _as_share(targets: Targets, offered: float) -> Targets:
 
 
 def replicas_for(peak_req_per_s: float | None, capacity_req_per_s: float, headroom_frac: float) -> int | None:
-    """Replicas that carry the peak while `headroom_frac` of their capacity stays free; None without a peak.
+    """Replicas that carry a peak `headroom_frac` higher than stated: ceil(peak * (1 + headroom) / capacity); None without one.
 
-    >>> replicas_for(10.0, 4.0, 0.2)
-    4
+    >>> replicas_for(120.0, 8.0, 0.0), replicas_for(120.0, 8.0, 0.2)
+    (15, 18)
     """
     if peak_req_per_s is None or capacity_req_per_s <= 0:
         return None
-    return max(1, math.ceil(peak_req_per_s / (capacity_req_per_s * (1 - headroom_frac)) - 1e-9))
+    return max(1, math.ceil(peak_req_per_s * (1 + headroom_frac) / capacity_req_per_s - 1e-9))

@@ -124,8 +124,8 @@ def _too_much(close: Candidate, offered: float, spec: PlanSpec) -> No:
     each = close.capacity.req_per_s
     count = close.capacity.replicas_for_peak
     more = (
-        f"{count} replicas of it would carry {fmt(spec.peak_req_per_s or offered, 2)} req/s with "
-        f"{fmt(spec.headroom_frac * 100)}% to spare (--replicas {count})"
+        f"{count} replicas of it would carry {fmt(spec.peak_req_per_s or offered, 2)} req/s and "
+        f"{fmt(spec.headroom_frac * 100)}% more (--replicas {count})"
         if count
         else "more replicas"
     )

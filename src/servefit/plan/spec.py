@@ -69,7 +69,7 @@ class PlanSpec:
     peak_req_per_s: float | None = None
     """The peak that the replicas must carry; None: the workload's own rate."""
     headroom_frac: float = 0.2
-    """Share of the capacity that stays free at the peak."""
+    """How much higher than stated the peak may turn out, as a share of it."""
     quality: str | None = None
     """A result file of lm-evaluation-harness: precision -> score, so that none is chosen on speed alone."""
     quality_at_least: float | None = None
@@ -211,7 +211,7 @@ def check_spec(spec: PlanSpec, *, where: str = "plan") -> None:
         )
     if spec.seeds < 1:
         raise ServefitError(f"{where}: seeds is {spec.seeds}.", hint="One schedule at least; three give an interval.")
-    if not 0 <= spec.headroom_frac < 1:
+    if not 0 <= spec.headroom_frac <= 1:
         raise ServefitError(
-            f"{where}: headroom_frac is {spec.headroom_frac}.", hint="Write a share from 0 to below 1, such as 0.2."
+            f"{where}: headroom_frac is {spec.headroom_frac}.", hint="Write a share from 0 to 1, such as 0.2."
         )

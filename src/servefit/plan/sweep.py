@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from servefit.objectives import Summary, Targets, Verdict, failures_as_inf, summarize
+from servefit.plan.capacity import replicas_for
 from servefit.plan.checks import LABELS, verdict_of
 from servefit.records import Run
 from servefit.stats import percentile_interval
@@ -307,12 +308,10 @@ def replicas(peak: float | None, each: float | None, headroom_frac: float) -> Re
     >>> found = replicas(120, 8, 0.2); found.at_peak, found.with_headroom
     (15, 18)
     """
-    if peak is None or not each:
+    at_peak, with_headroom = (replicas_for(peak, each or 0.0, room) for room in (0.0, headroom_frac))
+    if peak is None or not each or at_peak is None or with_headroom is None:
         return None
-    return Replicas(
-        peak=peak, each=each, headroom_frac=headroom_frac, at_peak=max(1, math.ceil(peak / each - 1e-9)),
-        with_headroom=max(1, math.ceil(peak * (1 + headroom_frac) / each - 1e-9)),
-    )  # fmt: skip
+    return Replicas(peak=peak, each=each, headroom_frac=headroom_frac, at_peak=at_peak, with_headroom=with_headroom)
 
 
 def show_load(kind: LoadKind, load: float | None) -> str:
