@@ -43,7 +43,7 @@ def main():
     if given.candidates:
         out["candidates"] = candidates()
     if given.day:
-        out["day"] = day()
+        out["day"] = [day(router) for router in ("round-robin", "least-outstanding")]
     out["peak_memory_mb"] = peak_mb()
     if given.json:
         print(json.dumps(out))
@@ -132,15 +132,16 @@ def candidate(what):
 REQUESTS = {}
 
 
-def day():
-    """10 million requests in 24 h on 200 replicas in turn, in one process, from drawing them to every percentile."""
+def day(router):
+    """10 million requests in 24 h on 200 replicas, in one process, from drawing them to every percentile."""
     n, replicas = 10_000_000, 200
-    before_mb, cpu, wall = peak_mb(), time.process_time(), time.perf_counter()
     workload = Workload(n=n, rate_req_per_s=n / 86_400, isl=Lengths(mean=512), osl=Lengths(mean=256))
-    out = simulate_fleet(columns(workload), EngineConfig(seats=256, kv_blocks=BLOCKS), STEP, replicas=replicas)
+    before_mb, cpu, wall = peak_mb(), time.process_time(), time.perf_counter()
+    config = EngineConfig(seats=256, kv_blocks=BLOCKS)
+    out = simulate_fleet(columns(workload), config, STEP, replicas=replicas, router=router)
     spreads = out.spreads()
     return {
-        "requests": n, "replicas": replicas, "cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall,
+        "router": router, "requests": n, "replicas": replicas, "cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall,
         "peak_mb": peak_mb(), "peak_mb_before": before_mb, "finished": out.finished, "steps": out.steps,
         "ttft_p99_s": spreads["ttft_s"].p99, "itl_p99_s": spreads["itl_s"].p99,
     }  # fmt: skip

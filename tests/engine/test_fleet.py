@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine.strategies import configs, schedules, steps
 from engine.test_jump import assert_same
 from servefit.engine.config import EngineConfig
+from servefit.engine.fewest import fleet_compiled, simulate_fewest
 from servefit.engine.fleet import Disaggregation, _drive, simulate_fleet, simulate_fleet_run
 from servefit.engine.simulate import outcome_of, simulate_stepping
 from servefit.errors import ServefitError
@@ -39,6 +40,28 @@ def test_in_turn_is_the_same_apart_and_together(requests, config, step, horizon_
     if config.policy == "static":
         return  # together, a part batch waits until nobody comes to any replica; apart, until nobody comes to this one
     assert_same(apart, outcome_of(arrivals.sequences, arrivals.issued, servers, horizon_s))
+
+
+@given(schedules(max_size=25), configs(("continuous", "chunked")), steps, st.integers(1, 4))
+@settings(max_examples=120, deadline=None, phases=[Phase.explicit, Phase.generate])
+def test_the_fewest_jumping_is_stepping(requests, config, step, replicas):
+    """A router that counts: replicas that jump together give what stepping them gives, to 1e-9."""
+    arrivals, servers = _drive(
+        requests, config, step, replicas=replicas, router="least-outstanding", concurrency=None, think_s=0.0, horizon_s=None, disaggregation=None
+    )  # fmt: skip
+    stepped = outcome_of(arrivals.sequences, arrivals.issued, servers, None)
+    assert_same(simulate_fewest(requests, config, step, replicas=replicas, compiled=False), stepped)
+
+
+@pytest.mark.slow
+def test_the_fewest_compiled_is_uncompiled():
+    """The same bits, past the first room of every queue and of the gaps."""
+    if fleet_compiled() is None:
+        pytest.skip("numba is not installed")
+    requests = asked(600, gap_s=0.002, osl=30)
+    config = EngineConfig(seats=6, kv_blocks=90)
+    fast = simulate_fewest(requests, config, STEP, replicas=3, compiled=True)
+    assert fast == simulate_fewest(requests, config, STEP, replicas=3, compiled=False)
 
 
 @given(schedules(), configs(), steps, st.sampled_from(["round-robin", "least-outstanding", "prefix-aware"]))

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from servefit.engine.config import EngineConfig, check_config
+from servefit.engine.fewest import can_count, simulate_fewest
 from servefit.engine.jump import EXACT_SERIES, can_jump, folded, simulate_jumping
 from servefit.engine.outcome import NOT_DUE, UNFINISHED, Gaps, Outcome
-from servefit.engine.policies import Server
+from servefit.engine.policies import EPSILON_S, Server
 from servefit.engine.sequence import Sequence
 from servefit.engine.simulate import outcome_of, rows_of, run_of
 from servefit.engine.stepping import Arrivals, Route, drive
@@ -45,7 +46,7 @@ class Disaggregation:
 
 def outstanding(server: Server, at_s: float) -> int:
     """Requests of a replica that were sent to it and are not done at `at_s`."""
-    return server.sent - server.done + (server.done_in_flight if server.free_s > at_s else 0)
+    return server.sent - server.done + (server.done_in_flight if server.free_s > at_s + EPSILON_S else 0)
 
 
 def round_robin() -> Route:
@@ -101,13 +102,17 @@ def simulate_fleet(
 ) -> Outcome:
     """What `replicas` engines of one configuration do behind a router, in one set of columns.
 
-    An open loop in turn falls apart into independent replicas, each of which jumps; all else is stepped through together.
+    An open loop in turn falls apart into independent replicas, each of which jumps; sent where the fewest are, it jumps
+    too, replicas together; all else is stepped through.
     """
     _check(config, replicas, router, disaggregation)
     alone = router == "round-robin" and disaggregation is None and concurrency is None
     apart = isinstance(requests, Columns) or all(r.session is None for r in requests)
     if alone and apart and can_jump(requests, config):
         return _in_turn(requests, config, step, replicas, horizon_s)
+    counts = router == "least-outstanding" and disaggregation is None and concurrency is None and horizon_s is None
+    if counts and can_count(requests, config):
+        return simulate_fewest(requests, config, step, replicas=replicas)
     arrivals, servers = _drive(
         requests, config, step, replicas=replicas, router=router, concurrency=concurrency, think_s=think_s,
         horizon_s=horizon_s, disaggregation=disaggregation,

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from servefit.engine import kernel, kernel_time
+from servefit.engine import kernel, kernel_fleet, kernel_time
 from servefit.engine.config import EngineConfig
 from servefit.engine.kv_cache import UNLIMITED
 from servefit.engine.outcome import NOT_DUE, UNFINISHED, Gaps, Outcome
@@ -59,25 +59,28 @@ def simulate_jumping(
     compiled: bool | None = None,
 ) -> Outcome:
     """The same figures as stepping gives, to rounding. `compiled` None means: once it pays, and numba is there."""
-    global _simulated  # noqa: PLW0603 - how much this process has done decides what pays, never what comes out
-    _simulated += len(requests)
-    module = kernel_compiled() if compiled or (compiled is None and _pays(_simulated)) else None
-    whole, times, scalars, floats, series = _lay_out(requests, config, step, concurrency, numpy=module is not None)
-    limits, coefficients = _limits(requests, config, step, think_s, horizon_s)
+    faster = compiled if compiled is not None else is_faster(len(requests))
+    module = kernel_compiled() if faster else None
+    whole, times, scalars, floats, series = lay_out(requests, config, step, concurrency, numpy=module is not None)
+    limits, coefficients = limits_of(requests, config, step, think_s, horizon_s)
     padded = config.policy in ("none", "static", "dynamic")
     code: Any = module or kernel
     run = code.run_padded if padded else code.run_together
     while not run(whole, times, scalars, floats, limits, coefficients, series):
-        if len(series[0]) >= EXACT_SERIES:
-            bins = _bins(code, int(scalars[kernel.SERIES]), series)
-            if len(bins) < len(series[0]) // 2:
-                scalars[kernel.SERIES] = len(bins)
-                for j, (weight, gap_s) in enumerate(bins):
-                    series[0][j], series[1][j], series[2][j], series[3][j] = weight, 1, gap_s, 0.0
-        if scalars[kernel.SERIES] > len(series[0]) // 2:
-            series = tuple(_twice(column) for column in series)
+        scalars[kernel.SERIES], series = more_room(module, int(scalars[kernel.SERIES]), series)
     state = (whole, times, scalars, floats, series)
-    return _outcome(state, config, horizon_s)
+    return outcome_of(state, config, horizon_s)
+
+
+def more_room(module: ModuleType | None, n: int, series: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:
+    """The first n series of gaps with room for more: folded where they are very many, else in arrays of twice the length."""
+    if len(series[0]) >= EXACT_SERIES:
+        bins = _bins(module or kernel, n, series)
+        if len(bins) < len(series[0]) // 2:
+            for j, (weight, gap_s) in enumerate(bins):
+                series[0][j], series[1][j], series[2][j], series[3][j] = weight, 1, gap_s, 0.0
+            return len(bins), series
+    return n, tuple(twice(column) for column in series)
 
 
 def folded(gaps: Gaps) -> Gaps:
@@ -112,15 +115,17 @@ def _bins(code: Any, n: int, series: tuple[Any, ...]) -> list[tuple[int, float]]
     return [(int(counts[j]), math.ldexp(0.5 + (j % per + 0.5) * half, j // per + least)) for j in places]
 
 
-def _pays(simulated: int) -> bool:
-    """Whether a process that simulated so many requests should load the compiled kernel."""
-    return simulated > PAYS_AFTER and (simulated > PAYS_AFTER_COLD or _is_warm())
+def is_faster(n: int) -> bool:
+    """Whether a process that is about to simulate n requests more should load the compiled kernel."""
+    global _simulated  # noqa: PLW0603 - how much this process has done decides what pays, never what comes out
+    _simulated += n
+    return _simulated > PAYS_AFTER and (_simulated > PAYS_AFTER_COLD or _is_warm())
 
 
 @cache
 def _digest() -> str:
     """Names the compiled code by all of its source: numba itself looks at one file only."""
-    text = "".join(Path(str(m.__file__)).read_text("utf-8") for m in (kernel, kernel_time))
+    text = "".join(Path(str(m.__file__)).read_text("utf-8") for m in (kernel, kernel_fleet, kernel_time))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -135,35 +140,36 @@ def kernel_compiled() -> ModuleType | None:
     """A second copy of `kernel` with every function compiled, and cached on disk; None without numba or a place for it."""
     if importlib.util.find_spec("numba") is None:
         return None
-    import numba
-
-    def compiled(source: ModuleType, known: ModuleType | None) -> ModuleType:
-        """A copy of a module whose functions are compiled, those that it imports from `known` taken from there."""
-        name = f"{source.__name__}_compiled"
-        spec = importlib.util.spec_from_file_location(name, source.__file__)
-        assert spec is not None and spec.loader is not None
-        copy = importlib.util.module_from_spec(spec)
-        sys.modules[name] = copy
-        spec.loader.exec_module(copy)
-        for key, value in list(vars(copy).items()):
-            if getattr(value, "__module__", "") == name and callable(value):
-                value.__qualname__ = f"{key}_{_digest()}"
-                setattr(copy, key, numba.njit(cache=True, _nrt=False)(value))
-            elif callable(value) and known is not None and hasattr(known, key):
-                setattr(copy, key, getattr(known, key))
-        return copy
-
     try:
-        return compiled(kernel, compiled(kernel_time, None))
+        return compiled_copy(kernel, compiled_copy(kernel_time, None))
     except RuntimeError:  # numba has no folder that it may cache in; compiling in every process would not pay
         return None
 
 
-def _lay_out(
+def compiled_copy(source: ModuleType, known: ModuleType | None) -> ModuleType:
+    """A copy of a module whose functions are compiled, those that it imports from `known` taken from there."""
+    import numba
+
+    name = f"{source.__name__}_compiled"
+    spec = importlib.util.spec_from_file_location(name, source.__file__)
+    assert spec is not None and spec.loader is not None
+    copy = importlib.util.module_from_spec(spec)
+    sys.modules[name] = copy
+    spec.loader.exec_module(copy)
+    for key, value in list(vars(copy).items()):
+        if getattr(value, "__module__", "") == name and callable(value):
+            value.__qualname__ = f"{key}_{_digest()}"
+            setattr(copy, key, numba.njit(cache=True, _nrt=False)(value))
+        elif callable(value) and known is not None and hasattr(known, key):
+            setattr(copy, key, getattr(known, key))
+    return copy
+
+
+def lay_out(
     requests: Many[Request], config: EngineConfig, step: StepTime, concurrency: int | None, *, numpy: bool
 ) -> tuple[Any, ...]:
     """The arrays R, X, S, F and the gap series of `kernel`, as lists or as numpy arrays."""
-    whole, times, fill = _arrays() if numpy else (list, list, lambda n, value: [value] * n)
+    whole, times, fill = arrays(numpy=numpy)
     n = len(requests)
     width = min(config.seats, n)
     due, isl, osl = _asked(requests)
@@ -194,11 +200,13 @@ def _lay_out(
     scalars[kernel.L_TAIL] = len(later)
     room = min(4 * n, EXACT_SERIES) + 2 * width + 64
     series = (fill(room, 0), fill(room, 0), fill(room, 0.0), fill(room, 0.0))
-    return numbers, moments, scalars, times([0.0, 0.0, 0.0, *last]), series
+    return numbers, moments, scalars, times([0.0, 0.0, 0.0, *last, math.inf]), series
 
 
-def _arrays() -> tuple[Any, Any, Any]:
-    """Makers of numpy arrays: of whole numbers, of times, of one value."""
+def arrays(*, numpy: bool) -> tuple[Any, Any, Any]:
+    """Makers of lists or of numpy arrays: of whole numbers, of times, of one value."""
+    if not numpy:
+        return list, list, lambda n, value: [value] * n
     import numpy as np
 
     def times(values: Any) -> Any:
@@ -269,7 +277,7 @@ def _front_end(
     return [at for at, _ in out], [i for _, i in out], (last_due, last_ready)
 
 
-def _limits(
+def limits_of(
     requests: Many[Request], config: EngineConfig, step: StepTime, think_s: float, horizon_s: float | None
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The tuples L and C of `kernel`."""
@@ -290,7 +298,7 @@ def _limits(
     return limits, tuple(map(float, numbers))
 
 
-def _outcome(state: tuple[Any, ...], config: EngineConfig, horizon_s: float | None) -> Outcome:
+def outcome_of(state: tuple[Any, ...], config: EngineConfig, horizon_s: float | None) -> Outcome:
     """The columns of what the kernel left in its arrays."""
     whole, times, scalars, floats, series = state
     horizon = math.inf if horizon_s is None else horizon_s
@@ -326,7 +334,7 @@ def _outcome(state: tuple[Any, ...], config: EngineConfig, horizon_s: float | No
     )
 
 
-def _twice(values: Any) -> Any:
+def twice(values: Any) -> Any:
     """Twice the room, what is written kept."""
     if isinstance(values, list):
         return values + [0] * len(values)

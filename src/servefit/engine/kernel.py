@@ -48,10 +48,11 @@ DUE, FIRST, LAST, JOINED, READY, ARRIVING_S, GROUP_S = range(7)  # and BEND_AT, 
 # who is half prefilled, ends of the queues ...
 (STEP, DECODING, KV, FREE, LOW, RUNNING, PARTIAL, W_HEAD, W_TAIL, STACKED, NEWEST, GROUPS, HEAPED, A_HEAD, A_TAIL, L_HEAD,
  L_TAIL, SERIES, STEPS, PREFILLS, P_TOK, P_POS, WAS_PREEMPTED) = range(23)  # fmt: skip
-BEGUN = 24  # after LAST_TOK: requests that began with this step
-SCALARS = 25
-# F: float scalars; when the last request was due, and was ready
-BUSY_S, END_S, NOW_S, LAST_DUE, LAST_READY = range(5)
+# after LAST_TOK: requests that began with this step; answers complete so far, those of the last step, requests sent here
+BEGUN, DONE, DONE_NOW, SENT = range(24, 28)
+SCALARS = 28
+# F: float scalars; when the last request was due, and was ready; where to stop for a while
+BUSY_S, END_S, NOW_S, LAST_DUE, LAST_READY, UNTIL = range(6)
 # L: limits
 SEATS, BUDGET, BLOCK_TOK, TOTAL, RESERVE, KIND, PLACES, WIDTH = range(8)
 NONE, STATIC, DYNAMIC, CONTINUOUS, CHUNKED = range(5)
@@ -62,16 +63,20 @@ def run_together(R, X, S, F, L, C, series):
     now = F[NOW_S]
     chunked = L[KIND] == CHUNKED
     while True:
+        F[NOW_S] = now
+        if now >= F[UNTIL] - EPSILON_S:
+            return True
         deliver(now, R, X, S, F, L, C)
         if S[RUNNING] == 0 and S[W_HEAD] == S[W_TAIL] and S[STACKED] == 0:
+            if S[A_HEAD] == S[A_TAIL] and F[UNTIL] < math.inf:
+                return True
             if S[A_HEAD] == S[A_TAIL] or X[ARRIVING_S][S[A_HEAD]] > C[HORIZON]:
                 break
             now = max(now, X[ARRIVING_S][S[A_HEAD]])
             continue
         if S[SERIES] + 2 * L[WIDTH] + 8 > len(series[0]):
-            F[NOW_S] = now
             return False
-        S[PREFILLS] = S[P_TOK] = S[P_POS] = S[WAS_PREEMPTED] = S[BEGUN] = 0
+        S[PREFILLS] = S[P_TOK] = S[P_POS] = S[WAS_PREEMPTED] = S[BEGUN] = S[DONE_NOW] = 0
         decoding = form_chunked(R, X, S, L) if chunked else form_continuous(R, X, S, L)
         if decoding == 0 and S[PREFILLS] == 0:
             continue  # everyone was preempted: the first of them starts again
@@ -84,6 +89,8 @@ def run_together(R, X, S, F, L, C, series):
         elif chunked and S[PREFILLS] == 1 and S[PARTIAL] == R[PREFILL][0] and not S[WAS_PREEMPTED]:
             k = steps_of_chunk(R, S, L)
             delta += C[PER_POS] * R[CHUNK][0] * R[CHUNK][0]
+        if k > 1 and F[UNTIL] < math.inf:
+            k = min(k, steps_to(F[UNTIL] - EPSILON_S - now - extra, first, delta))
         k = steps_before(C[HORIZON] + EPSILON_S - now - extra, k, first, delta)
         if k == 0:
             break
@@ -415,6 +422,8 @@ def finish(i, now, R, X, S, F, L, C):
     R[STATUS][i] = OK
     X[LAST][i] = now
     unlink(i, R, S)
+    S[DONE] += 1
+    S[DONE_NOW] += 1
     ended(i, now, R, X, S, F, C)
 
 
