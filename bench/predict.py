@@ -6,7 +6,8 @@ the prediction is held against, and the spread between them is printed beside it
 
 FILE grows by one JSON object a line (calibrated, predicted, measured), so the bench can be run in slices: each call goes on
 where the last one ended, and starts nothing new after --for seconds. --table prints what lies in FILE. --again predicts
-anew, from the same calibration, with today's code; the table marks what was predicted after it was measured.
+anew, from the same calibration, with today's code; the table marks what was predicted after it was measured. Nothing is
+measured while a lone request is 6% slower or faster than it was when the engine was calibrated: on a shared machine it is.
 
     itl, tpot p50, output tok/s    within 7%
     tpot p95, e2e p50 and p95      within 10%
@@ -30,7 +31,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from predict_loads import MOST_USERS, Load, closed, figures, lengths, loads_of, predict, users_load
-from predict_table import counts, results, show, within
+from predict_table import QUIET, STEADY, counts, results, show, within
 
 from servefit.calibrate.calibration import Calibration, load_calibration, save_calibration
 from servefit.calibrate.learn import learn
@@ -43,6 +44,7 @@ from servefit.measure.run import Options, Prepared, measure, prepare
 from servefit.objectives import summarize
 from servefit.records import Run
 from servefit.servers import engines
+from servefit.stats import percentile
 from servefit.workload.arrivals import schedule
 from servefit.workload.workload import Lengths, Workload
 
@@ -67,23 +69,22 @@ class Bench:
             self.known = None
         return find_endpoint(self.running.url)
 
-    def measure(self, load: Load, name: str) -> tuple[Run, float, float]:
-        """(one run of the load, the share of time that our threads waited for a processor, the pace just before it).
+    def lone_s(self, switches: dict[str, object]) -> float:
+        """The median ITL of one lone request just now, in seconds. A fresh engine is warmed up."""
+        endpoint = self.endpoint(switches)
+        if self.known is None:
+            options = Options(out=self.folder / "aside")
+            self.known = prepare(endpoint, LONE, schedule(LONE), options, 0)
+            self.aside(Workload(n=4, concurrency=4, isl=Lengths(mean=200), osl=Lengths(mean=12), seed=99))
+        return summarize(self.aside(LONE)).itl_s.p50 or 0.0
 
-        The pace is the median ITL of one lone request, in seconds. A fresh engine is warmed up.
-        """
-        endpoint = self.endpoint(load.switches)
-        requests = schedule(load.workload)
-        options = Options(out=self.folder / f"{name}-{time.monotonic_ns()}")
-        fresh = self.known is None
-        self.known = self.known or prepare(endpoint, load.workload, requests, options, 0)
-        if fresh:
-            warm = Workload(n=4, concurrency=4, isl=Lengths(mean=200), osl=Lengths(mean=12), seed=99)
-            self.aside(warm)
-        pace_s = summarize(self.aside(LONE.workload)).itl_s.p50 or 0.0
+    def measure(self, load: Load, name: str) -> tuple[Run, float]:
+        """(one run of the load, the share of time that our threads waited for a processor), after `lone_s`."""
+        assert self.known is not None, "the pace is looked at first"
         before = processor_s(self.sessions())
-        run = measure(self.known.endpoint, load.workload, options, requests=requests, known=self.known)
-        return run, waited_frac(before, processor_s(self.sessions())), pace_s
+        options = Options(out=self.folder / f"{name}-{time.monotonic_ns()}")
+        run = measure(self.known.endpoint, load.workload, options, requests=schedule(load.workload), known=self.known)
+        return run, waited_frac(before, processor_s(self.sessions()))
 
     def aside(self, workload: Workload) -> Run:
         """A run that is no result: to warm up, or to see how fast the machine is just now."""
@@ -110,7 +111,8 @@ def first_in_line(pid: int) -> None:
     Path(f"/proc/{pid}/autogroup").write_text("-20")
 
 
-LONE = Load(name="lone", workload=closed(1, lengths(200), lengths(32), 1), seats=1)
+LONE = closed(1, lengths(200), lengths(32), 1)
+"""How fast the machine is: one request."""
 
 
 def processor_s(sessions: set[int]) -> tuple[float, float]:
@@ -177,17 +179,25 @@ def commit() -> str:
     return said[0] + ("+" if said[1] else "")
 
 
-def calibrate(bench: Bench, *, quick: bool) -> Calibration:
-    """The engine, calibrated once from outside, with 16 seats."""
+CALIBRATED = {"policy": "continuous", "seats": 16, "budget_tok": None}
+"""The switches of the engine that is calibrated: all other policies and seats are predicted from this one."""
+
+
+def calibrate(bench: Bench, *, quick: bool) -> tuple[Calibration, float] | None:
+    """(the engine, calibrated once from outside; a lone request's median ITL then); None where the machine was not quiet."""
     folder = bench.folder / "calibrate"
     shutil.rmtree(folder, ignore_errors=True)
-    endpoint = bench.endpoint({"policy": "continuous", "seats": 16, "budget_tok": None})
-    began = time.monotonic()
+    endpoint = bench.endpoint(CALIBRATED)
+    ahead = [bench.lone_s(CALIBRATED) for _ in range(5)]
     before = processor_s(bench.sessions())
     runs = dict(probe_server(endpoint, folder, size=QUICK if quick else FULL, clock=time.monotonic))
     waited = waited_frac(before, processor_s(bench.sessions()))
-    print(f"probed in {time.monotonic() - began:.0f} s, waited {100 * waited:.0f}%", file=sys.stderr)
-    return learn(list(runs.values()), names=list(runs))
+    behind = [bench.lone_s(CALIBRATED) for _ in range(5)]
+    pace = (percentile(behind, 50) or 0.0) / (percentile(ahead, 50) or 1.0)
+    print(f"calibrated: waited {100 * waited:.0f}%, pace after over before {pace:.2f}", file=sys.stderr)
+    if waited > QUIET or abs(pace - 1) > STEADY:
+        return None
+    return learn(list(runs.values()), names=list(runs)), percentile([*ahead, *behind], 50) or 0.0
 
 
 def predict_all(found: Results, engine: str, calibration: Calibration) -> None:
@@ -245,19 +255,22 @@ def slice_of(engine: str, found: Results, folder: Path, args: argparse.Namespace
     bench = Bench(engine, folder, first=args.first)
     file = folder / "calibration.json"
     try:
-        if not file.exists():
+        while not found.has("calibrated", engine):
+            if time.monotonic() - began > args.for_s:
+                return
             folder.mkdir(parents=True, exist_ok=True)
-            calibration = calibrate(bench, quick=args.quick)
+            if (learned := calibrate(bench, quick=args.quick)) is None:
+                continue
+            calibration, lone_s = learned
             save_calibration(calibration, file)
-        calibration = load_calibration(file)
-        if not found.has("calibrated", engine):
             for line in words(calibration):
                 print(f"  {line}", file=sys.stderr)
             found.add("calibrated", engine, targets=targets_of(calibration), step=asdict(calibration.step), machine=chip_name(),
-                      batching=asdict(calibration.batching), noise_frac=calibration.noise_frac)  # fmt: skip
+                      batching=asdict(calibration.batching), noise_frac=calibration.noise_frac, lone_s=lone_s)  # fmt: skip
+        calibration = load_calibration(file)
         if args.again or not found.has("predicted", engine):
             predict_all(found, engine, calibration)
-        lone_s = predict(LONE, calibration)[0]["itl_p50"]
+        lone_s = next(x["lone_s"] for x in found.lines if x["kind"] == "calibrated" and x["engine"] == engine)
         while args.repeats and time.monotonic() - began < args.for_s:
             left = todo(found, engine, args)
             item = left[0] if left else None if args.loads else next_users(found, engine, args.repeats)
@@ -265,9 +278,13 @@ def slice_of(engine: str, found: Results, folder: Path, args: argparse.Namespace
                 print(f"{engine}: all is measured", file=sys.stderr)
                 break
             load, repeat = item
+            pace = bench.lone_s(load.switches) / lone_s
+            if abs(pace - 1) > STEADY:
+                print(f"{engine}: a lone request at {pace:.2f} of its pace when calibrated: wait", file=sys.stderr)
+                time.sleep(2.0)
+                continue
             slug = "".join(c if c.isalnum() else "-" for c in load.name)
-            run, waited, pace_s = bench.measure(load, f"{slug}-{repeat}")
-            pace = pace_s / lone_s
+            run, waited = bench.measure(load, f"{slug}-{repeat}")
             summary = summarize(run)
             found.add("measured", engine, load=load.name, ok=summary.ok, n=summary.n, waited_frac=waited, pace=pace,
                       figures=figures(summary))  # fmt: skip

@@ -5,8 +5,10 @@ from itertools import pairwise
 
 import pytest
 
+from calibrate.synthetic import serve
 from servefit.calibrate.learn import learn
-from servefit.calibrate.probes import FULL, QUICK, Pace, deep, expected_s, join, lone, probe_server, stairs
+from servefit.calibrate.probes import FULL, QUICK, Pace, _pace_of, deep, expected_s, join, lone, probe_server, stairs
+from servefit.errors import CannotMeasure
 
 PACE = Pace(itl_s=0.010, ttft_s={32: 0.05, 128: 0.1, 512: 0.3, 1000: 0.6})
 
@@ -56,6 +58,15 @@ def test_a_slow_server_is_asked_less():
     slow = Pace(itl_s=1.0, ttft_s={k: 100 * v for k, v in PACE.ttft_s.items()})
     (probe,) = stairs(QUICK, PACE, 2048)
     assert expected_s(probe, slow) == pytest.approx(100 * expected_s(probe, PACE))
+
+
+def test_answers_in_one_piece_are_no_lack_of_answers():
+    """Eight of eight answered, each in one piece: the sentence says that no step is seen, not that too few answered."""
+    run = serve([(0.0, 64, 1)] * 8, users=1)
+    with pytest.raises(CannotMeasure, match="8 of 8 lone requests were answered, but each answer came in one piece"):
+        _pace_of(run)
+    with pytest.raises(CannotMeasure, match="Of 3 lone requests 3 can be used"):
+        _pace_of(serve([(0.0, 64, 20)] * 3, users=1))
 
 
 @pytest.mark.slow

@@ -66,12 +66,24 @@ def test_export_and_import(folders, tmp_path):
         ((), "No target and no run"),
         (("http://127.0.0.1:9", "http://127.0.0.1:8"), "is no run, and only one target"),
         (("--import", "nowhere.json"), "does not exist"),
+        (("runs/probe-9",), "'runs/probe-9' is neither a run folder nor a URL"),
+        (("TYPO",), "'TYPO' is neither a run folder nor a URL"),
     ],
 )
 def test_wrong_use_is_a_sentence(args, sentence, tmp_path):
-    """Nothing named, two targets, a file that is not there."""
+    """Nothing named, two targets, a file that is not there, a run's name misspelt."""
     with pytest.raises(ServefitError, match=sentence):
         invoke(*args, "--out", tmp_path / "c.json")
+
+
+def test_a_misspelt_run_is_told_from_its_neighbours(folders, tmp_path):
+    """The nearest run folder is suggested; a folder that holds no run is said to be that."""
+    wrong = folders[0].parent / "prob-0"
+    with pytest.raises(ServefitError) as caught:
+        invoke(folders[1], wrong, "--out", tmp_path / "c.json")
+    assert str(folders[0]) in str(caught.value.hint)
+    with pytest.raises(ServefitError, match="is a folder without a run.json"):
+        invoke(tmp_path, "--out", tmp_path / "c.json")
 
 
 def test_runs_beside_a_target_are_fitted_with_its_probes(folders, tmp_path, monkeypatch):

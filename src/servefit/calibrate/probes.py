@@ -135,11 +135,16 @@ def _pace_of(run: Run) -> Pace:
     """The pace of the lone requests. Raises CannotMeasure where too few were answered."""
     good = [row for row in run.load_rows if row.ok and row.ttft_s is not None and row.isl]
     summary = summarize(run)
-    if len(good) < 4 or summary.itl_s.p50 is None:
-        statuses = ", ".join(f"{n} {status}" for status, n in summary.by_status.items())
+    statuses = ", ".join(f"{n} {status}" for status, n in summary.by_status.items())
+    if len(good) < 4:
         raise CannotMeasure(
-            f"Of {summary.n} lone requests only {len(good)} were answered ({statuses}): nothing can be learned.",
+            f"Of {summary.n} lone requests {len(good)} can be used ({statuses}), which is too few to learn from.",
             hint="Make one request work first: servefit measure TARGET -n 3.",
+        )
+    if summary.itl_s.p50 is None:
+        raise CannotMeasure(
+            f"{len(good)} of {summary.n} lone requests were answered, but each answer came in one piece: no step can be seen.",
+            hint="Does the server stream, or does something on the way hold its answers back?",
         )
     lengths: dict[int, float] = {}
     for row in good:

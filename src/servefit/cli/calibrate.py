@@ -1,5 +1,6 @@
 """`servefit calibrate`: what does one engine step cost here?"""
 
+import difflib
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -72,6 +73,8 @@ def _calibrate(sources: tuple[str, ...], given: dict[str, Any]) -> "Calibration"
     runs = [load_run(f) for f in folders]
     targets = [s for s in sources if not _is_run(s)]
     hosted, local = False, False
+    for name in targets:
+        _no_typo(name)
     if len(targets) > 1:
         raise ServefitError(
             f"'{targets[-1]}' is no run, and only one target can be probed at a time.",
@@ -94,6 +97,26 @@ def _calibrate(sources: tuple[str, ...], given: dict[str, Any]) -> "Calibration"
 
 def _is_run(source: str) -> bool:
     return (Path(source) / "run.json").is_file() or Path(source).name == "run.json"
+
+
+def _no_typo(source: str) -> None:
+    """Raise ServefitError where `source` can be no target either: a run folder that is not there, most likely."""
+    from servefit.servers.engines import ENGINES
+    from servefit.servers.targets import all_targets, looks_like_url
+
+    if looks_like_url(source) or source in {t.name for t in all_targets()} | set(ENGINES):
+        return
+    path = Path(source)
+    runs = [str(p.parent) for p in path.parent.glob("*/run.json")]
+    names = [*runs, *(t.name for t in all_targets()), *ENGINES]
+    near = difflib.get_close_matches(source, names, n=1)
+    what = "a folder without a run.json" if path.is_dir() else "neither a run folder nor a URL"
+    raise ServefitError(
+        f"'{source}' is {what}, and no target is called that.",
+        hint=f"Did you mean '{near[0]}'?"
+        if near
+        else "Name a run folder, a URL (http://...), or a target of servefit.toml.",
+    )
 
 
 def _names(folders: list[Path]) -> list[str]:

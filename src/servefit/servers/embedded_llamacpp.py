@@ -17,13 +17,19 @@ from servefit.servers.lifeline import watch
 
 
 def params(config: dict[str, Any], xllamacpp: Any) -> Any:
-    """llama.cpp's parameters for our switches. The context is split over the slots, so it is asked for once per seat."""
+    """llama.cpp's parameters for our switches. The context is asked for once per seat; all seats share one KV cache.
+
+    That is what llama-server does unless it is told how many slots it has (and with --kv-unified). With one cache a slot,
+    only requests in neighbouring slots would be computed together.
+    """
     seats = 1 if config["policy"] == "none" else int(config["seats"])
     p = xllamacpp.CommonParams()
     p.model.path = config["model_file"]
     p.model_alias = {config["model"]}
     p.n_ctx = int(config["context_tok"]) * seats
     p.n_parallel = seats
+    p.kv_unified = True
+    p.kv_unified_per_slot = int(config["context_tok"])
     p.cont_batching = config["policy"] != "static"
     p.n_batch = p.n_ubatch = int(config["budget_tok"])
     p.hostnames, p.port = [config["host"]], int(config["port"])

@@ -80,13 +80,17 @@ def all_targets(settings: Settings | None = None) -> tuple[Target, ...]:
 
 
 def looks_like_url(text: str) -> bool:
-    """Whether it is a URL or host:port rather than a name.
+    """Whether it is a URL or host:port rather than a name, or the path of a file: a host alone before "/" has a dot.
 
     >>> looks_like_url("http://x"), looks_like_url("localhost:8080"), looks_like_url("10.0.0.1/v1"), looks_like_url("olama")
     (True, True, True, False)
+    >>> looks_like_url("api.example.com/v1"), looks_like_url("runs/a"), looks_like_url("../runs/a")
+    (True, False, False)
     """
-    host, _, rest = text.partition("://")[2].partition("/") if "://" in text else text.partition("/")
-    return "://" in text or ":" in host or bool(rest) or host == "localhost" or host.count(".") == 3
+    host, slash, _ = text.partition("/")
+    if "://" in text or ":" in host or host == "localhost":
+        return True
+    return host.count(".") == 3 or (bool(slash) and "." in host.strip("."))
 
 
 def _running() -> dict[str, Target]:
