@@ -195,7 +195,7 @@ def calibrate(bench: Bench, *, quick: bool) -> tuple[Calibration, float] | None:
     behind = [bench.lone_s(CALIBRATED) for _ in range(5)]
     pace = (percentile(behind, 50) or 0.0) / (percentile(ahead, 50) or 1.0)
     print(f"calibrated: waited {100 * waited:.0f}%, pace after over before {pace:.2f}", file=sys.stderr)
-    if waited > QUIET or abs(pace - 1) > STEADY:
+    if waited > QUIET or abs(pace - 1) > 2 * STEADY:
         return None
     return learn(list(runs.values()), names=list(runs)), percentile([*ahead, *behind], 50) or 0.0
 
