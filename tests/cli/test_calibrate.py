@@ -82,7 +82,7 @@ def test_a_misspelt_run_is_told_from_its_neighbours(folders, tmp_path):
     with pytest.raises(ServefitError) as caught:
         invoke(folders[1], wrong, "--out", tmp_path / "c.json")
     assert str(folders[0]) in str(caught.value.hint)
-    with pytest.raises(ServefitError, match="is a folder without a run.json"):
+    with pytest.raises(ServefitError, match="is a folder without a run"):
         invoke(tmp_path, "--out", tmp_path / "c.json")
 
 
