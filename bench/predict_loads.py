@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from servefit.calibrate.calibration import Calibration, mean_step
+from servefit.calibrate.calibration import Calibration, mean_step, slowed
 from servefit.calibrate.recognise import server_config
 from servefit.engine.simulate import simulate_run
 from servefit.objectives import Summary, summarize
@@ -101,10 +101,11 @@ def figures(summary: Summary) -> dict[str, float | None]:
     }  # fmt: skip
 
 
-def predict(load: Load, calibration: Calibration) -> tuple[dict[str, float | None], bool]:
+def predict(load: Load, calibration: Calibration, pace: float = 1.0) -> tuple[dict[str, float | None], bool]:
     """(the figures that simulation gives for the load, whether the load is above the capacity).
 
-    With the step time on average, late steps included; the median ITL with the typical one.
+    With the step time on average, late steps included; the median ITL with the typical one. `pace` is how much slower the
+    machine is than it was when calibrated: all times in the step are multiplied by it.
     """
     switches = {"policy": load.policy, "seats": load.seats}
     if load.policy == "chunked":
@@ -115,8 +116,8 @@ def predict(load: Load, calibration: Calibration) -> tuple[dict[str, float | Non
     if calibration.engine == "llama.cpp":
         switches = {"seats": load.seats}
     config = server_config(calibration, **switches)
-    run = simulate_run(load.workload, config, mean_step(calibration))
-    typical = simulate_run(load.workload, config, calibration.step)
+    run = simulate_run(load.workload, config, slowed(mean_step(calibration), pace))
+    typical = simulate_run(load.workload, config, slowed(calibration.step, pace))
     end = max(r.done_s or 0.0 for r in run.rows)
     offered = max(r.due_s for r in run.rows)
     found = figures(summarize(run)) | {"itl_p50": figures(summarize(typical))["itl_p50"]}

@@ -1,5 +1,6 @@
 """What the lines of a results file say: the error of each figure, the noise beside it, the orders, the users."""
 
+from collections.abc import Callable
 from itertools import combinations
 
 from servefit.cli.show import table
@@ -14,9 +15,9 @@ ORDERS = {"ttft_p95": "TTFT p95", "itl_max": "worst ITL"}
 QUIET = 0.20
 """A run counts where our threads waited for a processor less than this share of the time that they wanted one (an engine
 whose threads spin makes its own server wait for 17% with 16 users; other programs show as more) ..."""
-STEADY = 0.06
-"""... and where a lone request just before it got its tokens as fast as it did when the engine was calibrated, to this share:
-on a shared machine the same step can take 15% longer some minutes later, which no calibration can know."""
+STEADY = 0.15
+"""... and where lone requests just before and after it got their tokens as fast as when the engine was calibrated, to this
+share: on a shared machine the same step can take 15% longer some minutes later, which no calibration can know."""
 
 
 def counts(line: dict) -> bool:
@@ -24,17 +25,21 @@ def counts(line: dict) -> bool:
     return line["waited_frac"] <= QUIET and abs(line.get("pace", 1.0) - 1.0) <= STEADY
 
 
-def compare(predicted: dict, repeats: list[dict]) -> dict[str, dict[str, float | None]]:
-    """Per figure: predicted, measured (median), error, and half the range between repeats as a share."""
+Anew = Callable[[str, float], dict[str, float | None]]
+"""(load, pace) -> its figures, predicted for a machine of that pace."""
+
+
+def compare(predicted: list[dict], repeats: list[dict]) -> dict[str, dict[str, float | None]]:
+    """Per figure: predicted, measured (medians), the median error, and half the range of the errors between repeats."""
     out: dict[str, dict[str, float | None]] = {}
-    for name, value in predicted.items():
-        seen = sorted(v for r in repeats if (v := r[name]) is not None)
-        if value is None or not seen:
+    for name in predicted[0]:
+        pairs = [(p[name], r[name]) for p, r in zip(predicted, repeats, strict=True) if p[name] is not None and r[name]]
+        if not pairs:
             continue
-        middle = percentile(seen, 50)
+        errors = sorted(p / r - 1 for p, r in pairs)
         out[name] = {
-            "predicted": value, "measured": middle, "error": value / middle - 1 if middle else None,
-            "noise": (seen[-1] - seen[0]) / 2 / middle if middle else None,
+            "predicted": percentile([p for p, _ in pairs], 50), "measured": percentile([r for _, r in pairs], 50),
+            "error": percentile(errors, 50), "noise": (errors[-1] - errors[0]) / 2,
         }  # fmt: skip
     return out
 
@@ -47,14 +52,15 @@ def held(name: str, cell: dict, *, saturated: bool) -> bool | None:
     return abs(cell["error"] or 0.0) <= limit
 
 
-def results(lines: list[dict], engine: str) -> list[dict]:
-    """Of each load that was measured: its figures, predicted and measured."""
+def results(lines: list[dict], engine: str, anew: Anew | None = None) -> list[dict]:
+    """Of each load that was measured: its figures, predicted and measured; with `anew` predicted at each run's pace."""
     mine = [x for x in lines if x.get("engine") == engine]
     found = []
     for p in {x["load"]: x for x in mine if x["kind"] == "predicted"}.values():
         seen = [x for x in mine if x["kind"] == "measured" and x["load"] == p["load"] and counts(x)]
         if seen:
-            cells = compare(p["figures"], [x["figures"] for x in seen])
+            told = [anew(p["load"], x.get("pace", 1.0)) if anew else p["figures"] for x in seen]
+            cells = compare(told, [x["figures"] for x in seen])
             found.append({**p, "cells": cells, "repeats": len(seen), "late": p["at"] > min(x["at"] for x in seen)})
     return found
 
@@ -108,9 +114,9 @@ def within(lines: list[dict], engine: str, users: int, targets: dict) -> tuple[b
     return (predicted[-1] if predicted else None), (2 * sum(measured) > len(measured) if measured else None)
 
 
-def show(lines: list[dict], engine: str) -> None:
+def show(lines: list[dict], engine: str, anew: Anew | None = None) -> None:
     """The table: error of each figure, the noise between repeats in brackets, a mark where the limit is passed."""
-    rows = [r for r in results(lines, engine) if not r["load"].startswith("users ")]
+    rows = [r for r in results(lines, engine, anew) if not r["load"].startswith("users ")]
     names = list(LIMITS)
     cells, passed, total = [], 0, 0
     for r in rows:
@@ -128,7 +134,7 @@ def show(lines: list[dict], engine: str) -> None:
         cells.append([*line, str(r["repeats"])])
     table(
         ["load", *names, "runs"], cells, right=range(1, 10),
-        title=f"{engine}: error (noise) in %, '!' past the limit, '·' not held",
+        title=f"{engine}{', at each run’s pace' if anew else ''}: error (noise) in %, '!' past the limit, '·' not held",
     )  # fmt: skip
     for name in names:
         errors = sorted(abs(r["cells"][name]["error"]) for r in rows if name in r["cells"])
@@ -151,6 +157,10 @@ def show(lines: list[dict], engine: str) -> None:
         print("  * predicted again after it was measured (--again), from the same calibration")
     when = sorted(x["at"] for x in lines if x.get("engine") == engine)
     runs = [x for x in lines if x.get("engine") == engine and x["kind"] == "measured"]
+    paces = sorted(x["pace"] for x in runs if counts(x))
+    print(
+        f"  pace of the machine in the runs: {paces[0]:.2f} to {paces[-1]:.2f}, median {paces[len(paces) // 2]:.2f} of when calibrated"
+    )
     waits = sorted(x["waited_frac"] for x in runs if counts(x))
     commits = ", ".join(dict.fromkeys(x["commit"] for x in lines if x.get("engine") == engine))
     chips = ", ".join(dict.fromkeys(x["machine"] for x in lines if x.get("machine")))
@@ -159,5 +169,3 @@ def show(lines: list[dict], engine: str) -> None:
         f"  {len(waits)} runs count; in them our threads waited {100 * waits[0]:.0f} to {100 * waits[-1]:.0f}% of the time"
         f" for a processor; {len(runs) - len(waits)} were left out, as the machine was busier or slower than when calibrated"
     )
-    if without := sum("pace" not in x for x in runs if counts(x)):
-        print(f"  for {without} of them it was not looked whether the machine was as fast as when calibrated")

@@ -28,8 +28,17 @@ def test_lone_lengths_are_interleaved():
     lengths = [r.isl for r in probe.requests]
     n = len(FULL.lone_tok)
     assert lengths[:n] == sorted(lengths[:n])
-    assert lengths[n : 2 * n] == sorted(lengths[:n], reverse=True)
+    assert lengths[n : 2 * n] == sorted(lengths[n : 2 * n], reverse=True)
     assert probe.users == 1
+
+
+@pytest.mark.parametrize("size", [FULL, QUICK])
+def test_prompts_are_as_odd_as_real_ones(size):
+    """Lengths that kernels like (multiples of 16) would teach a prefill that real prompts do not get; nor is one asked twice."""
+    asked = [r.isl for make in (lone, deep, join) for p in make(size, PACE, 8192) for r in p.requests if r.isl != 48]
+    assert all(isl % 16 for isl in asked)
+    (alone,) = lone(size, PACE, 8192)
+    assert len({r.isl for r in alone.requests}) == len(alone.requests)
 
 
 def test_stairs_step_down():
@@ -79,7 +88,7 @@ def test_the_embedded_engine_is_learned(tmp_path):
 
     with engines.start("embedded", policy="chunked", seats=4, budget_tok=128) as engine:
         runs = dict(probe_server(find_endpoint(engine.url), tmp_path, size=QUICK, clock=time.monotonic))
-    assert set(runs) == {"lone", "stairs-16", "deep-4x400", "join-1", "again"}
+    assert set(runs) == {"lone", "stairs-16", "deep-4x403", "join-1", "again"}
     assert recognise(list(runs.values())).seats == 4
     found = learn(list(runs.values()), names=list(runs), force=True)
     assert found.batching.policy == "chunked"

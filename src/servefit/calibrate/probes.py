@@ -7,6 +7,9 @@
     again   the same prompt three times                           prefix cache
 
 Later probes are sized by what earlier ones showed, so that a fast server is asked more and a slow one is not asked for hours.
+
+No two prompts have the same length and none a round one, as in real traffic: matrix kernels read a multiple of 64 or 128 tokens up
+to a third faster than its neighbours, and some engines prepare anew for every length that they have not seen.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,13 +56,15 @@ class Size:
 
 
 FULL = Size(
-    lone_tok=(16, 32, 64, 128, 256, 512, 1000, 1800), lone_repeats=3, lone_osl=24, stairs=(16, 8), stair_tok=6,
-    deep=((8, 512), (3, 1000)), join_tok=(64, 128, 256, 512, 1000, 1500), join_base=(1, 4),
+    lone_tok=(17, 33, 67, 139, 279, 531, 997, 1795), lone_repeats=3, lone_osl=24, stairs=(16, 8), stair_tok=6,
+    deep=((8, 499), (3, 983)), join_tok=(71, 143, 263, 523, 1003, 1493), join_base=(1, 4),
 )  # fmt: skip
 QUICK = Size(
-    lone_tok=(32, 128, 384, 1000), lone_repeats=2, lone_osl=12, stairs=(16,), stair_tok=3, deep=((4, 400),),
-    join_tok=(128, 256, 512, 800), join_base=(1,),
+    lone_tok=(33, 139, 391, 997), lone_repeats=2, lone_osl=12, stairs=(16,), stair_tok=3, deep=((4, 403),),
+    join_tok=(143, 263, 523, 809), join_base=(1,),
 )  # fmt: skip
+ASIDE_TOK = 3
+"""The next prompt of about the same length is so much longer: another one to the kernels, the same to the fit."""
 SEATS_ASKED = 16
 
 
@@ -167,8 +172,13 @@ def expected_s(probe: Probe, pace: Pace) -> float:
 
 def lone(size: Size, _pace: Pace | None, context_tok: int) -> Iterator[Probe]:
     """One at a time, lengths interleaved, so that a drift of the machine does not look like a length."""
-    lengths = [n for n in size.lone_tok if n + size.lone_osl <= context_tok]
-    order = [n for repeat in range(size.lone_repeats) for n in (lengths if repeat % 2 == 0 else lengths[::-1])]
+    most = ASIDE_TOK * (size.lone_repeats - 1)
+    lengths = [n for n in size.lone_tok if n + most + size.lone_osl <= context_tok]
+    order = [
+        n + ASIDE_TOK * repeat
+        for repeat in range(size.lone_repeats)
+        for n in (lengths if repeat % 2 == 0 else lengths[::-1])
+    ]
     yield Probe(name="lone", users=1, requests=_requests((0.0, n, size.lone_osl) for n in order))
 
 
@@ -183,9 +193,10 @@ def stairs(size: Size, _pace: Pace | None, _context_tok: int) -> Iterator[Probe]
 def deep(size: Size, _pace: Pace | None, context_tok: int) -> Iterator[Probe]:
     """A few at once with long prompts, answers ending one after the other."""
     for n, isl in size.deep:
-        isl = min(isl, context_tok - 8 * n - 8)  # noqa: PLW2901
+        isl = min(isl, context_tok - (8 + ASIDE_TOK) * n - 8)  # noqa: PLW2901
         if isl > 0:
-            yield Probe(name=f"deep-{n}x{isl}", users=n, requests=_requests((0.0, isl, 6 * (i + 2)) for i in range(n)))
+            asked = ((0.0, isl + ASIDE_TOK * i, 6 * (i + 2)) for i in range(n))
+            yield Probe(name=f"deep-{n}x{isl}", users=n, requests=_requests(asked))
 
 
 def join(size: Size, pace: Pace | None, context_tok: int) -> Iterator[Probe]:
@@ -195,7 +206,7 @@ def join(size: Size, pace: Pace | None, context_tok: int) -> Iterator[Probe]:
         slow = 1 + 0.25 * (base - 1)
         at = sum(pace.ttft(48) for _ in range(base)) + 12 * pace.itl_s * slow
         comers: list[tuple[float, int, int]] = []
-        for isl in (n for n in size.join_tok if n + 8 <= context_tok):
+        for isl in (n + ASIDE_TOK * base for n in size.join_tok if n + ASIDE_TOK * base + 8 <= context_tok):
             comers.append((at, isl, 4))
             at += 1.6 * pace.ttft(isl) + 14 * pace.itl_s * slow
         # the base decodes through all of it, if each step takes as long as a lone one; prefills only make it later
