@@ -76,7 +76,18 @@ def test_context_says_where_it_is_refused():
     longer = by_hand([stream(i, i * 9.0, 0.3, [0.01] * 8, isl=300) for i in range(3)])
     found = x.conclude_context([(64, ok, ""), (300, longer, ""), (4000, None, "HTTP 400: too long")])
     assert found.values["cut_at_tok"] == 4000
-    assert found.rows[-1][-1] == "HTTP 400: too long"
+    assert found.rows[-1][-1] == "refused"
+    assert found.notes == ("the server said: HTTP 400: too long",)
+    assert "300 tokens are read whole, 4,000 are refused" in found.sentence
+
+
+def test_context_in_noise_concludes_nothing_about_the_gap():
+    """Gaps that go up and down with no order say nothing about the context, and never that it makes writing faster."""
+    gaps = {64: 0.245, 256: 0.040, 512: 0.051, 900: 0.048}
+    runs = [(n, by_hand([stream(i, i * 9.0, n / 500, [g] * 8, isl=n) for i in range(3)]), "") for n, g in gaps.items()]
+    found = x.conclude_context(runs)
+    assert found.values["per_1000_tok_s"] is None
+    assert "shows no growth with the context (40.0 ms to 245 ms, in no order)" in found.sentence
 
 
 def test_moe_from_outside():

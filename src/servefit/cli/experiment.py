@@ -1,7 +1,8 @@
 """servefit experiment: one question, one experiment, one sentence and one figure."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,9 +11,13 @@ from servefit.errors import AnswerIsNo, ServefitError
 from servefit.explain import experiments
 from servefit.explain.case import wall_of
 from servefit.explain.experiments import Conclusion, Pace, Trial
+from servefit.explain.pictures import bars
 from servefit.files import read_json
 from servefit.records import Run, load_run
 from servefit.units import parse_bytes, parse_number, parse_seconds
+
+if TYPE_CHECKING:
+    from servefit.charts.figures import Chart
 
 
 @click.group(name="experiment")
@@ -20,10 +25,14 @@ def command() -> None:
     """One question, one experiment, one sentence and one figure, on any target."""
 
 
+_figure = click.option("--figure", type=click.Path(path_type=Path), help="Draw it (.svg, .png).")
+
+
 def _shared(function: Any) -> Any:
     """The options that every experiment on a target has."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
+        _figure,
         click.option("--quiet", is_flag=True, help="No progress."),
         click.option("--out", type=click.Path(path_type=Path), help="Folder for the runs.  [default: runs/<time>-...]"),
         click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key."),
@@ -50,10 +59,9 @@ def prefix(target: str, stable_tok: int, fresh_tok: int, n: int, **given: Any) -
     trials = experiments.prefix_trials(
         stable_tok=stable_tok, fresh_tok=fresh_tok, n=n, osl=given["osl"], seed=given["seed"]
     )
-    changing, stable = (run for _, run, _ in _run(target, trials, given, "prefix"))
-    assert changing is not None
-    assert stable is not None
-    _tell(experiments.conclude_prefix(changing, stable, stable_tok=stable_tok), as_json=given["as_json"])
+    (changing, stable), folders = _both(_run(target, trials, given, "prefix"))
+    found = experiments.conclude_prefix(changing, stable, stable_tok=stable_tok)
+    _tell(found, as_json=given["as_json"], figure=given["figure"], runs=folders)
 
 
 @command.command()
@@ -72,10 +80,9 @@ def context(target: str, lengths: str, n: int, model: str | None, **given: Any) 
     trials = experiments.context_trials(lengths=ladder, n=n, osl=given["osl"], seed=given["seed"])
     done = _run(target, trials, given, "context", may_refuse=True)
     runs = [(asked, run, said) for asked, (_, run, said) in zip(sorted(ladder), done, strict=True)]
-    _tell(
-        experiments.conclude_context(runs, kv_bytes_per_tok=wall_of(model, None).kv_bytes_per_tok),
-        as_json=given["as_json"],
-    )
+    found = experiments.conclude_context(runs, kv_bytes_per_tok=wall_of(model, None).kv_bytes_per_tok)
+    folders = [folder for folder, run, _ in done if run]
+    _tell(found, as_json=given["as_json"], figure=given["figure"], runs=folders)
 
 
 @command.command()
@@ -105,13 +112,11 @@ def moe(  # noqa: PLR0917 - click passes them by name
             hint="Add --weights 12.1GB and --bandwidth 273GB/s (or --device).",
         )
     trials = experiments.moe_trials(isl=isl, osl=given["osl"], n=n, users=users, seed=given["seed"])
-    one, many = (run for _, run, _ in _run(target, trials, given, "moe"))
-    assert one is not None
-    assert many is not None
+    (one, many), folders = _both(_run(target, trials, given, "moe"))
     found = experiments.conclude_moe(
         one, many, users=users, bandwidth_bytes_per_s=speed, total_bytes=float(parse_bytes(weights, bare="gb"))
     )
-    _tell(found, as_json=given["as_json"])
+    _tell(found, as_json=given["as_json"], figure=given["figure"], runs=folders)
 
 
 @command.command()
@@ -124,8 +129,16 @@ def moe(  # noqa: PLR0917 - click passes them by name
 )
 @click.option("--bandwidth", help="Memory bandwidth, e.g. 273GB/s.")
 @click.option("--device", help="Or a device of the catalogue.")
+@_figure
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def ceiling(file: Path | None, runs: tuple[str, ...], bandwidth: str | None, device: str | None, as_json: bool) -> None:
+def ceiling(  # noqa: PLR0917 - click passes them by name
+    file: Path | None,
+    runs: tuple[str, ...],
+    bandwidth: str | None,
+    device: str | None,
+    figure: Path | None,
+    as_json: bool,
+) -> None:
     """How near to the ceiling, and what is the wall where it is far? From llama-bench JSON (-o json) or your own runs."""
     paces = list(experiments.read_llama_bench(read_json(file))) if file else []
     for text in runs:
@@ -137,7 +150,8 @@ def ceiling(file: Path | None, runs: tuple[str, ...], bandwidth: str | None, dev
         raise ServefitError(
             "Nothing to compare was named.", hint="Name a llama-bench JSON file, or --run FOLDER=SIZE twice or more."
         )
-    _tell(experiments.conclude_ceiling(paces, bandwidth_bytes_per_s=_bandwidth(bandwidth, device)), as_json=as_json)
+    found = experiments.conclude_ceiling(paces, bandwidth_bytes_per_s=_bandwidth(bandwidth, device))
+    _tell(found, as_json=as_json, figure=figure)
 
 
 def _pace(folder: Path, size: float) -> Pace:
@@ -157,9 +171,16 @@ def _pace(folder: Path, size: float) -> Pace:
     "--draft-cost", type=float, default=0.1, show_default=True, help="A draft token's time as a share of a step."
 )
 @click.option("--itl", help="Without runs: the gap now, e.g. 22ms, to see what theory promises.")
+@_figure
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def speculation(  # noqa: PLR0917 - click passes them by name
-    off: Path | None, on: Path | None, draft_tok: int, draft_cost: float, itl: str | None, as_json: bool
+    off: Path | None,
+    on: Path | None,
+    draft_tok: int,
+    draft_cost: float,
+    itl: str | None,
+    figure: Path | None,
+    as_json: bool,
 ) -> None:
     """Does speculative decoding pay here? OFF and ON: two runs of the same workload, without and with it."""
     if not 1 <= draft_tok <= 64 or not 0 <= draft_cost <= 10:
@@ -180,7 +201,7 @@ def speculation(  # noqa: PLR0917 - click passes them by name
             "Two runs are needed, one without and one with speculation.",
             hint="Or --itl 22ms, for what theory promises.",
         )
-    _tell(found, as_json=as_json)
+    _tell(found, as_json=as_json, figure=figure)
 
 
 # --- running and telling --------------------------------------------------------------------------------------------
@@ -192,10 +213,17 @@ def _bandwidth(text: str | None, device: str | None) -> float | None:
     return wall_of(None, device).bandwidth_bytes_per_s if device else None
 
 
+def _both(done: list[tuple[Path, Run | None, str]]) -> tuple[tuple[Run, Run], list[Path]]:
+    """The two runs of an experiment that needs both, and their folders."""
+    first, second = (run for _, run, _ in done)
+    assert first is not None and second is not None, "only a ladder may have a rung refused"
+    return (first, second), [folder for folder, _, _ in done]
+
+
 def _run(
     target: str, trials: tuple[Trial, ...], given: dict[str, Any], name: str, *, may_refuse: bool = False
-) -> list[tuple[Trial, Run | None, str]]:
-    """Each trial measured on the target; with `may_refuse`, one that the server refuses is None with what was said."""
+) -> list[tuple[Path, Run | None, str]]:
+    """Each trial measured on the target: folder, run, ""; with `may_refuse`, a refused one has no run but what was said."""
     from servefit.cli.measure import endpoint_of
     from servefit.cli.measure_show import watcher
     from servefit.cli.spend import capped
@@ -205,7 +233,7 @@ def _run(
     if endpoint.paid:
         click.echo(f"{endpoint.name} is a paid target: these requests cost money.", err=True)
     root: Path = given["out"] or default_folder(f"{name}-{endpoint.name}", Path("runs"))
-    done: list[tuple[Trial, Run | None, str]] = []
+    done: list[tuple[Path, Run | None, str]] = []
     for number, trial in enumerate(trials, 1):
         if not given["quiet"]:
             click.echo(f"{number} of {len(trials)}: {trial.label}", err=True)
@@ -215,22 +243,44 @@ def _run(
                 watcher(quiet=given["quiet"]) as progress,
                 capped(Options(out=folder, progress=progress), endpoint, trial.workload) as options,
             ):
-                done.append((trial, measure(endpoint, trial.workload, options), ""))
+                done.append((folder, measure(endpoint, trial.workload, options), ""))
         except ServefitError as error:
             if isinstance(error, AnswerIsNo) or not may_refuse or not any(run for _, run, _ in done):
                 raise
-            done.append((trial, None, error.message))
+            done.append((folder, None, error.message))
     return done
 
 
-def _tell(found: Conclusion, *, as_json: bool) -> None:
+def _tell(found: Conclusion, *, as_json: bool, figure: Path | None, runs: Sequence[Path] = ()) -> None:
+    """The table, the sentence and the figure; `runs` are the folders behind them."""
+    if figure is not None:
+        from servefit.charts.embed import save_image
+
+        save_image(chart_of(found), figure)
     if as_json:
         emit_json({"question": found.question, "sentence": found.sentence, "values": found.values, "columns": found.columns,
-                   "rows": found.rows, "figure": found.figure, "notes": found.notes})  # fmt: skip
+                   "rows": found.rows, "figure": found.figure, "notes": found.notes, "runs": [str(r) for r in runs]})  # fmt: skip
         return
     click.echo(found.question)
     table(found.columns, found.rows, right=range(1, len(found.columns)))
     for note in found.notes:
         click.echo(plain(note))
     click.echo(plain(found.sentence))
-    click.echo("\nnext: servefit explain RUN (the causes behind a run)")
+    for line in bars(found.figure):
+        click.echo(plain(line))
+    after = (
+        f"explain {plain(str(runs[-1]))} (the causes behind this run)" if runs else "measure URL (a run of your own)"
+    )
+    click.echo(f"\nnext: servefit {after}")
+
+
+def chart_of(found: Conclusion) -> "Chart":
+    """The conclusion's figure as a chart; times are drawn in milliseconds."""
+    from servefit.charts.figures import Point, lines
+
+    axis = str(found.figure["y"])
+    scale, axis = (1e3, axis.replace("(s)", "(ms)")) if "(s)" in axis else (1.0, axis)
+    points = [
+        Point(series=name, x=x, y=y * scale) for name, series in found.figure["series"].items() for x, y in series
+    ]
+    return lines(points, name="experiment", title=found.figure["title"], x=found.figure["x"], y=axis, places=2)

@@ -5,6 +5,7 @@ What to run is decided here (workloads), running it is the caller's; so every co
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from servefit.errors import ServefitError
@@ -125,6 +126,7 @@ def conclude_context(
     rows: list[tuple[str, ...]] = []
     steps: list[tuple[int, float, float]] = []
     cut_at: int | None = None
+    refusal = ""
     read_most = 0
     for asked, run, said in runs:
         good = [r for r in _good(run) if r.tpot_s is not None] if run else []
@@ -132,7 +134,9 @@ def conclude_context(
         counted = int(_middle([float(r.isl) if r.isl is not None else None for r in (good or cut)]) or 0)
         if cut or not good:
             cut_at = cut_at or asked
-            what = f"cut to {fmt(counted)}" if cut and counted else (said or "refused")[:60]
+            if not cut:
+                refusal = refusal or said or next((r.error for r in run.load_rows if r.error) if run else iter(()), "")
+            what = f"cut to {fmt(counted)}" if cut and counted else "refused"
             rows.append((fmt(asked), fmt(counted) if counted else "-", "-", "-", "-", "-", what))
             read_most = max(read_most, counted)
             continue
@@ -146,24 +150,43 @@ def conclude_context(
         raise ServefitError(
             "Fewer than two prompt lengths were answered.", hint="Start with shorter prompts: --lengths 128,256,512."
         )
-    (t0, ttft0, gap0), (t1, ttft1, gap1) = steps[0], steps[-1]
-    per_1000 = (gap1 - gap0) / (t1 - t0) * 1000 if t1 > t0 else 0.0
-    limit = (
-        f" From {fmt(cut_at)} tokens on the server cuts or refuses the prompt: it reads {fmt(read_most)} at most."
-        if cut_at
-        else ""
-    )
-    sentence = (
-        f"From {fmt(t0)} to {fmt(t1)} prompt tokens the first token goes from {fmt_s(ttft0)} to {fmt_s(ttft1)} and the gap from "
-        f"{fmt_s(gap0)} to {fmt_s(gap1)}: each 1,000 tokens of context add {fmt_s(per_1000)} to every token written.{limit}"
-    )
+    (t0, ttft0, _), (t1, ttft1, _) = steps[0], steps[-1]
+    per_1000, gaps = _growth(steps)
+    limit = ""
+    if cut_at and refusal:
+        limit = f" {fmt(read_most)} tokens are read whole, {fmt(cut_at)} are refused: the context ends between them."
+    elif cut_at:
+        limit = f" From {fmt(cut_at)} tokens on the server cuts the prompt: it reads {fmt(read_most)} at most."
     return Conclusion(
-        question="What does a longer prompt cost, and where is the end of the context?", sentence=sentence,
+        question="What does a longer prompt cost, and where is the end of the context?",
+        sentence=f"From {fmt(t0)} to {fmt(t1)} prompt tokens the first token goes from {fmt_s(ttft0)} to {fmt_s(ttft1)}{gaps}{limit}",
         columns=("asked", "counted", "TTFT", "prefill", "gap", "KV", ""), rows=tuple(rows),
-        figure={"title": "TTFT and gap by prompt length", "x": "prompt tokens", "y": "seconds",
+        figure={"title": "TTFT and gap by prompt length", "x": "prompt tokens", "y": "time (s)",
                 "series": {"TTFT": [[t, a] for t, a, _ in steps], "gap": [[t, g] for t, _, g in steps]}},
+        notes=(f"the server said: {refusal[:200]}",) if refusal else (),
         values={"per_1000_tok_s": per_1000, "cut_at_tok": cut_at, "read_most_tok": read_most},
     )  # fmt: skip
+
+
+def _growth(steps: Sequence[tuple[int, float, float]]) -> tuple[float | None, str]:
+    """What 1,000 tokens of context add to a gap, and the words for it; None where the gaps follow no order.
+
+    The median of all pairs' slopes (Theil-Sen). A step back by half of the whole growth is disorder: nothing is concluded.
+    """
+    slopes = [(c - a) / (t - s) for i, (s, _, a) in enumerate(steps) for t, _, c in steps[i + 1 :] if t > s]
+    slope = _middle(slopes) or 0.0
+    gaps = [gap for _, _, gap in steps]
+    back = max((a - b for a, b in pairwise(gaps)), default=0.0)
+    if slope <= 0 or back > 0.5 * (gaps[-1] - gaps[0]):
+        spread = f"{fmt_s(min(gaps))} to {fmt_s(max(gaps))}"
+        return None, (
+            f". The gap shows no growth with the context ({spread}, in no order): it is too small for the noise here. Ask "
+            "more (-n), longer prompts, or when the machine is idle."
+        )
+    return slope * 1000, (
+        f" and the gap from {fmt_s(gaps[0])} to {fmt_s(gaps[-1])}: each 1,000 tokens of context add {fmt_s(slope * 1000)} to "
+        "every token written."
+    )
 
 
 # --- mixture of experts ---------------------------------------------------------------------------------------------
@@ -195,7 +218,7 @@ def conclude_moe(one: Run, many: Run, *, users: int, bandwidth_bytes_per_s: floa
     else:
         what = "so it reads all of itself, as a dense model does, or bandwidth is not the wall"
     sentence = (
-        f"A token every {fmt_s(gap)} leaves room to read {fmt(most / 1e9, 2)} GB of the model's {fmt(total_bytes / 1e9, 2)} GB at most, "
+        f"A token every {fmt_s(gap)} leaves time to read {fmt(most / 1e9, 2)} GB at most; the model has {fmt(total_bytes / 1e9, 2)} GB, "
         f"{what}. With {users} users the gap grows {fmt(growth, 2)} times: "
         + ("their tokens touch other experts, or share compute." if growth > 1.5 else "they share what is read.")
     )
@@ -282,7 +305,7 @@ def conclude_ceiling(paces: Sequence[Pace], *, bandwidth_bytes_per_s: float | No
     return Conclusion(
         question="How near to the bandwidth ceiling, and what is the wall where it is far?", sentence=sentence,
         columns=("model", "bytes a token", "pace", "reads", "of the ceiling"), rows=tuple(rows),
-        figure={"title": "Time of a token by bytes", "x": "GB a token", "y": "s a token", "series": {"measured": [[b / 1e9, t] for b, t in points]}},
+        figure={"title": "Time of a token by bytes", "x": "GB a token", "y": "time of a token (s)", "series": {"measured": [[b / 1e9, t] for b, t in points]}},
         values=values,
     )  # fmt: skip
 

@@ -1,7 +1,9 @@
 """Figures as text, for a terminal: a waterfall of one request, ITL over time as a strip, prefill and decode under the roof."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from servefit.explain import formulas
 from servefit.explain.case import Case
@@ -38,6 +40,32 @@ def waterfall(waits: tuple[Wait, ...], *, width: int = 60) -> list[str]:
             used[letters[part.name]] = part.name
         lines.append(f"{wait.label:<{room}}  |{bar:<{width}}| {formulas.exact_s(wait.total_s)}")
     lines.append(", ".join(f"{letter} {name}" for letter, name in used.items()))
+    return lines
+
+
+def bars(figure: Mapping[str, Any], *, width: int = 40, most: int = 12) -> list[str]:
+    """A figure's points as bars of text, a line each; series of one size share a scale, others have their own.
+
+    >>> points = {"series": {"a": [[1, 0.1], [2, 0.2]]}, "title": "T", "x": "users", "y": "gap (s)"}
+    >>> print(chr(10).join(bars(points, width=10)))
+    T: gap by users
+    a  1 |#####     | 100 ms
+    a  2 |##########| 200 ms
+    """
+    series = {name: points for name, points in figure["series"].items() if points}
+    tops = {name: max(y for _, y in points) for name, points in series.items()}
+    if not tops or min(tops.values()) <= 0:
+        return []
+    shared = max(tops.values()) if max(tops.values()) < 10 * min(tops.values()) else None
+    timed = "(s)" in figure["y"]
+    lines = [f"{figure['title']}: {figure['y'].removesuffix(' (s)')} by {figure['x']}"]
+    labels = {name: [fmt(x, 0 if float(x).is_integer() else 2) for x, _ in points] for name, points in series.items()}
+    room, wide = max(map(len, series)), max(len(label) for each in labels.values() for label in each)
+    for name, points in series.items():
+        step = -(-len(points) // most)
+        for (_, y), label in list(zip(points, labels[name], strict=True))[::step]:
+            bar = "#" * round(y / (shared or tops[name]) * width)
+            lines.append(f"{name:<{room}}  {label:>{wide}} |{bar:<{width}}| {fmt_s(y) if timed else fmt(y, 2)}")
     return lines
 
 
