@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from servefit.explain.experiments import conclude_speculation
 from servefit.explain.rules import diagnose_run
 from servefit.measure.probe import find_endpoint
 from servefit.measure.run import Options, measure
@@ -52,3 +53,19 @@ def test_cached_prefix_and_long_prompt(name: str, tmp_path: Path):
         fresh = measure(endpoint, new, Options(out=tmp_path / "new"))
     assert "cached_prefix" in named(cached)
     assert named(fresh) == {"long_prompt"}
+
+
+def test_speculation_is_counted_by_the_server(tmp_path: Path):
+    """A text that repeats itself, drafted by n-grams: the server counts the drafts, and no proxy is blamed for the bursts."""
+    again = Workload(n=3, osl=Lengths(mean=32), concurrency=1)
+    runs = []
+    for kind in (None, "ngram"):
+        with engines.start("llamacpp", seats=1, context_tok=512, speculation=kind) as engine:
+            endpoint = find_endpoint(f"{engine.url}/v1/completions")
+            runs.append(measure(endpoint, again, Options(out=tmp_path / str(kind), prompt="1 2 3 4 5 6 7 8 " * 12)))
+    off, on = runs
+    assert named(on) & {"speculative", "buffering", "several_tokens"} == {"speculative"}
+    assert "speculative" not in named(off)
+    told = conclude_speculation(off, on, draft_tok=4, draft_cost=0.0)
+    assert "the server counts" in told.sentence
+    assert (told.values["tok_per_step"] or 0) > 1.1

@@ -153,6 +153,25 @@ def test_speculation_recovers_the_acceptance():
     assert found.sentence.startswith("It pays")
 
 
+def counted(tok: int, accepted: float, drafted: float, gaps: list[float]) -> Run:
+    """Three answers of `tok` tokens whose drafts the server counts, as llama.cpp does."""
+    told = {"drafted_tok": drafted, "accepted_tok": accepted}
+    return by_hand(
+        [stream(i, i * 9.0, 0.1, gaps, sizes=(1,) + (2,) * len(gaps), osl=tok, server=told) for i in range(3)]
+    )
+
+
+def test_speculation_by_the_servers_own_counts():
+    """64 tokens, 40 of 60 drafts accepted: 24 steps, 2.67 tokens and 2.5 drafts a step, 67% accepted: no guess from chunks."""
+    on = counted(64, 40, 60, [0.012] * 30)
+    assert x.drafted(on.rows) == (pytest.approx(40 / 60), pytest.approx(64 / 24), 2)
+    off = by_hand([stream(i, i * 9.0, 0.1, [0.010] * 63) for i in range(3)])
+    found = x.conclude_speculation(off, on, draft_tok=9, draft_cost=0.0)
+    assert "the server counts 67% of its drafted tokens as accepted, 2.67 tokens a step" in found.sentence
+    assert found.values["acceptance"] == pytest.approx(2 / 3)
+    assert x.drafted(off.rows) is None
+
+
 def test_speculation_in_theory():
     """A draft that costs a whole step never pays; a cheap one does from a low acceptance on."""
     assert "never pays" in x.predict_speculation(itl_s=0.02, draft_tok=4, draft_cost=1.0).sentence

@@ -59,6 +59,13 @@ def test_an_open_loop_counts_from_the_due_time(server: TrapServer, tmp_path: Pat
     assert all(row.ok for row in rows)
 
 
+def test_the_round_trip_is_taken_when_connecting(server: TrapServer, tmp_path: Path):
+    """The header says how long the shortest TCP handshake took: by the kernel, so far below a token's time on loopback."""
+    run = measure(find_endpoint(f"{server.url}/plain"), LOAD, Options(out=tmp_path / "run"))
+    trip = run.header.client["rtt_s"]
+    assert 0 < trip < min(row.ttft_s for row in run.load_rows if row.ttft_s)
+
+
 def test_a_failure_is_a_row_and_no_latency(server: TrapServer, tmp_path: Path):
     """A run that failed altogether has its rows, no figure, and is invalid."""
     run = measure(find_endpoint(f"{server.url}/http_500", model="m"), LOAD, Options(out=tmp_path / "run", probe=False))

@@ -35,6 +35,9 @@ def command() -> None:
 @click.option("--timeout", "timeout_s", type=float, help="Seconds an incomplete batch waits (static, dynamic).")
 @click.option("--threads", type=int, help="Threads; every allowed core unless said.")
 @click.option("--model-file", type=click.Path(path_type=Path), help="Another GGUF file.")
+@click.option(
+    "--speculation", type=click.Choice(["ngram"]), help="Draft what followed the same words before (llamacpp)."
+)
 @click.option("--keep", is_flag=True, help="Go on when the program that started this one ends.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout when it is ready.")
 def start(name: str, *, port: int | None, keep: bool, as_json: bool, **switches: Any) -> None:

@@ -5,12 +5,13 @@ From a run (one typical request and one slow one, both real requests) or from nu
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from servefit.errors import ServefitError
 from servefit.explain import formulas
 from servefit.explain.features import Reading, fit_reading
 from servefit.explain.formulas import Work, exact_s
+from servefit.explain.told import Counted, counted, is_local, round_trip_s
 from servefit.records import STATUSES, RequestRecord, Run
 from servefit.stats import percentile, rank
 from servefit.units import fmt, fmt_percent, fmt_s
@@ -36,6 +37,10 @@ class Observed:
     late_s: float = 0.0
     """Due but not yet sent: the client's or the schedule's lateness."""
     connect_s: float = 0.0
+    network_s: float | None = None
+    """One round trip: the request out and the first token back; None on this machine, or where nobody took it."""
+    remote: bool = False
+    """Whether there is a network between: then what is not told apart has it inside."""
     decode_s: float | None = None
     """First token to last, as measured; computed from the gap where None."""
 
@@ -44,7 +49,7 @@ class Observed:
 class Part:
     """One part of the wait, in seconds, with how it is known."""
 
-    name: Literal["not sent yet", "connecting", "queue", "prefill", "front end and rest", "start", "decode"]
+    name: Literal["not sent yet", "connecting", "network", "queue", "prefill", "front end and rest", "start", "decode"]
     s: float
     how: str
 
@@ -123,6 +128,10 @@ def _start_parts(seen: Observed) -> tuple[Part, ...]:
     if seen.connect_s > 1e-4:
         parts.append(Part(name="connecting", s=min(seen.connect_s, left), how="the client's clock"))
         left -= parts[-1].s
+    if seen.network_s is not None:
+        how = "the TCP handshake's round trip, to whatever ends the connection (a proxy, perhaps)"
+        parts.append(Part(name="network", s=min(seen.network_s, left), how=how))
+        left -= parts[-1].s
     if seen.queue_s is not None:
         parts.append(Part(name="queue", s=min(max(seen.queue_s, 0.0), left), how=seen.how_queue))
         left -= parts[-1].s
@@ -132,13 +141,23 @@ def _start_parts(seen: Observed) -> tuple[Part, ...]:
     if prefill is None:
         name: Literal["start", "front end and rest"] = "start"
         if left > 0:
-            parts.append(Part(name=name, s=left, how="queue, front end and prefill, not told apart"))
+            parts.append(Part(name=name, s=left, how=_left_over(seen)))
         return tuple(parts)
     parts.append(Part(name="prefill", s=min(prefill, left), how=how))
     left -= parts[-1].s
     if left > 1e-9:
         parts.append(Part(name="front end and rest", s=left, how="what is left of TTFT"))
     return tuple(parts)
+
+
+def _left_over(seen: Observed) -> str:
+    """What is in a start that cannot be divided."""
+    inside = ["queue", "front end", "prefill"]
+    if seen.queue_s is not None:
+        inside.remove("queue")
+    if seen.remote and seen.network_s is None:
+        inside.insert(0, "network")
+    return f"{', '.join(inside[:-1])} and {inside[-1]}, not told apart"
 
 
 # --- from a run -----------------------------------------------------------------------------------------------------
@@ -167,25 +186,41 @@ def divide_run(run: Run) -> tuple[Wait, ...]:
             hint=f"The server said: {said[:200]}" if said else "Mend the failures first, and measure again.",
         )
     reading = fit_reading(run)
+    about: dict[str, Any] = {"counts": counted(run), "network_s": round_trip_s(run), "remote": not is_local(run)}
     typical = rows[rank(50, len(rows)) - 1]
     slow = rows[rank(95, len(rows)) - 1]
-    waits = [divide(observe(typical, reading), label=f"typical (p50 of {len(rows)}, request {typical.id})")]
+    waits = [divide(observe(typical, reading, **about), label=f"typical (p50 of {len(rows)}, request {typical.id})")]
     if slow is not typical:
         word = "slowest" if rank(95, len(rows)) == len(rows) else "p95"
-        waits.append(divide(observe(slow, reading), label=f"slow ({word} of {len(rows)}, request {slow.id})"))
+        waits.append(divide(observe(slow, reading, **about), label=f"slow ({word} of {len(rows)}, request {slow.id})"))
     return tuple(waits)
 
 
-def observe(row: RequestRecord, reading: Reading | None) -> Observed:
-    """What is known of a row: the server's own times first, an estimate from the run's undisturbed requests second."""
+def observe(
+    row: RequestRecord,
+    reading: Reading | None,
+    *,
+    counts: Counted | None = None,
+    network_s: float | None = None,
+    remote: bool = False,
+) -> Observed:
+    """What is known of a row: the server's own times first, its counters second, then the run's undisturbed requests."""
     assert row.ttft_s is not None and row.tpot_s is not None, "only rows with two tokens can be divided"
     server = row.server or {}
     queue, how_queue = server.get("queue_s"), "the server's own clock"
     prefill, how_prefill = server.get("prefill_s"), "the server's own clock"
     late = max((row.sent_s or row.due_s) - row.due_s, 0.0)
     connect = row.connect_s or 0.0
-    if queue is None and reading is not None and row.isl is not None:
-        own = row.ttft_s - late - connect
+    own = row.ttft_s - late - connect - (network_s or 0.0)
+    if queue is None and counts is not None and counts.no_queue:
+        # nobody waited: then all that is not outside the server is reading, others' steps in between included
+        outside = max(counts.outside_s - (network_s or 0.0), 0.0)
+        queue, how_queue = counts.queue_s, f"the server's own counters, mean of {counts.n}"
+        prefill, how_prefill = (
+            max(own - outside - queue, 0.0),
+            "TTFT less queue and what the server's own TTFT leaves out",
+        )
+    elif queue is None and reading is not None and row.isl is not None:
         expected = reading.expected_s(row.isl - (row.cached_tok or 0))
         queue, how_queue = max(own - expected, 0.0), f"TTFT beyond {fmt_s(expected)}, {reading.how}"
         if queue < 0.1 * own:
@@ -196,7 +231,7 @@ def observe(row: RequestRecord, reading: Reading | None) -> Observed:
     gap = percentile(row.itl_s, 50)
     return Observed(
         ttft_s=row.ttft_s, itl_s=gap if gap is not None else row.tpot_s, isl=row.isl, osl=tokens, queue_s=queue,
-        how_queue=how_queue, prefill_s=prefill, how_prefill=how_prefill, late_s=late, connect_s=connect,
+        how_queue=how_queue, prefill_s=prefill, how_prefill=how_prefill, late_s=late, connect_s=connect, network_s=network_s, remote=remote,
         decode_s=row.chunk_s[-1] - row.chunk_s[0],
     )  # fmt: skip
 

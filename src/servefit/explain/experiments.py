@@ -331,16 +331,22 @@ def conclude_speculation(off: Run, on: Run, *, draft_tok: int, draft_cost: float
     before, after = _middle([r.tpot_s for r in _good(off)]), _middle([r.tpot_s for r in _good(on)])
     if before is None or after is None or after <= 0:
         raise ServefitError("A run has no request with two tokens or more.", hint="Measure both with --osl 64 or more.")
-    chunks = sum(max(len(r.chunk_s) - 1, 0) for r in _good(on))
-    tokens = sum((r.osl or 0) - (r.chunk_tok[0] if r.chunk_tok else 1) for r in _good(on))
-    per_step = tokens / chunks if chunks else 1.0
-    accepted = acceptance_of(min(per_step, draft_tok + 1.0), draft_tok)
+    told = drafted(_good(on))
+    if told is not None:  # the server counts: tokens a step and drafted a step follow, with no guess from the chunks
+        share, per_step, draft_tok = told
+        accepted = acceptance_of(min(per_step, draft_tok + 1.0), draft_tok)
+        how = f"the server counts {fmt_percent(share)} of its drafted tokens as accepted, {fmt(per_step, 2)} tokens a step"
+    else:
+        chunks = sum(max(len(r.chunk_s) - 1, 0) for r in _good(on))
+        tokens = sum((r.osl or 0) - (r.chunk_tok[0] if r.chunk_tok else 1) for r in _good(on))
+        per_step = tokens / chunks if chunks else 1.0
+        accepted = share = acceptance_of(min(per_step, draft_tok + 1.0), draft_tok)
+        how = f"{fmt(per_step, 2)} tokens a step mean that {fmt_percent(accepted)} of {draft_tok} drafted tokens are accepted"
     measured, predicted = before / after, speculation_speedup(accepted, draft_tok, draft_cost)
     verdict = "It pays" if measured > 1.05 else "It costs" if measured < 0.95 else "It makes no difference"
     sentence = (
-        f"{verdict} at this load: the gap goes from {fmt_s(before)} to {fmt_s(after)}, {fmt(measured, 2)} times as fast; {fmt(per_step, 2)} "
-        f"tokens a step mean that {fmt_percent(accepted)} of {draft_tok} drafted tokens are accepted, for which theory says {fmt(predicted, 2)} times "
-        f"(a draft at {fmt_percent(draft_cost)} of a step)."
+        f"{verdict} at this load: the gap goes from {fmt_s(before)} to {fmt_s(after)}, {fmt(measured, 2)} times as fast; {how}. "
+        f"Theory says {fmt(predicted, 2)} times for that (a draft at {fmt_percent(draft_cost)} of a step)."
     )
     rows = (
         ("off", fmt_s(before), "1.00", "-"),
@@ -351,8 +357,23 @@ def conclude_speculation(off: Run, on: Run, *, draft_tok: int, draft_cost: float
     return Conclusion(
         question="Does speculative decoding pay here?", sentence=sentence, columns=("speculation", "gap (p50)", "speed-up", "tokens a step"),
         rows=rows, figure={"title": "Speed-up by acceptance", "x": "acceptance", "y": "speed-up", "series": {"theory": curve, "measured": [[accepted, measured]]}},
-        values={"speedup": measured, "tok_per_step": per_step, "acceptance": accepted, "predicted": predicted},
+        values={"speedup": measured, "tok_per_step": per_step, "acceptance": share, "predicted": predicted},
     )  # fmt: skip
+
+
+def drafted(rows: Sequence[RequestRecord]) -> tuple[float, float, int] | None:
+    """By the server's own counts: share of drafted tokens accepted, tokens a step, tokens drafted a step; None where untold.
+
+    Each accepted token saves a step: steps = tokens - accepted. Steps that draft nothing count as drafting the mean.
+    """
+    counted = [r for r in rows if r.server and "drafted_tok" in r.server and r.osl]
+    offered = sum((r.server or {})["drafted_tok"] for r in counted)
+    taken = sum((r.server or {}).get("accepted_tok", 0.0) for r in counted)
+    tokens = sum(r.osl or 0 for r in counted)
+    if not offered or tokens <= taken:
+        return None
+    steps = tokens - taken
+    return taken / offered, tokens / steps, max(round(offered / steps), 1)
 
 
 def predict_speculation(*, itl_s: float, draft_tok: int, draft_cost: float) -> Conclusion:

@@ -28,7 +28,7 @@ def waterfall(waits: tuple[Wait, ...], *, width: int = 60) -> list[str]:
     longest = max((w.total_s for w in waits), default=0.0)
     if longest <= 0:
         return []
-    letters = {"not sent yet": "N", "connecting": "C", "queue": "Q", "prefill": "P", "front end and rest": "F", "start": "S",
+    letters = {"not sent yet": "N", "connecting": "C", "network": "W", "queue": "Q", "prefill": "P", "front end and rest": "F", "start": "S",
                "decode": "D"}  # fmt: skip
     room = max(len(w.label) for w in waits)
     lines, used = [], {}
@@ -36,8 +36,10 @@ def waterfall(waits: tuple[Wait, ...], *, width: int = 60) -> list[str]:
         bar, at = "", 0.0
         for part in wait.parts:
             at += part.s
-            bar += letters[part.name] * (round(at / longest * width) - len(bar))
-            used[letters[part.name]] = part.name
+            cells = round(at / longest * width) - len(bar)
+            bar += letters[part.name] * cells
+            if cells:
+                used[letters[part.name]] = part.name
         lines.append(f"{wait.label:<{room}}  |{bar:<{width}}| {formulas.exact_s(wait.total_s)}")
     lines.append(", ".join(f"{letter} {name}" for letter, name in used.items()))
     return lines
@@ -58,7 +60,8 @@ def bars(figure: Mapping[str, Any], *, width: int = 40, most: int = 12) -> list[
         return []
     shared = max(tops.values()) if max(tops.values()) < 10 * min(tops.values()) else None
     timed = "(s)" in figure["y"]
-    lines = [f"{figure['title']}: {figure['y'].removesuffix(' (s)')} by {figure['x']}"]
+    title = str(figure["title"])
+    lines = [title if " by " in title else f"{title}: {figure['y'].removesuffix(' (s)')} by {figure['x']}"]
     labels = {name: [fmt(x, 0 if float(x).is_integer() else 2) for x, _ in points] for name, points in series.items()}
     room, wide = max(map(len, series)), max(len(label) for each in labels.values() for label in each)
     for name, points in series.items():

@@ -12,6 +12,7 @@ from servefit.explain.decompose import Observed, Wait, divide, divide_run, obser
 from servefit.explain.features import Features, look
 from servefit.explain.fixes import Fix, Wish, propose
 from servefit.explain.formulas import Work
+from servefit.explain.told import counted, round_trip_s
 from servefit.records import Run
 from servefit.stats import percentile, rank
 
@@ -87,7 +88,8 @@ def diagnose_run(
 def typical(features: Features) -> Observed:
     """The request with the median TTFT among those with two tokens or more, as observed."""
     rows = sorted((r for r in features.rows if r.tpot_s is not None), key=lambda r: r.ttft_s or 0.0)
-    return observe(rows[rank(50, len(rows)) - 1], features.reading)
+    row = rows[rank(50, len(rows)) - 1]
+    return observe(row, features.reading, counts=counted(features.run), network_s=round_trip_s(features.run))
 
 
 def _diagnose(case: Case, waits: tuple[Wait, ...], wish: Wish | None) -> Diagnosis:

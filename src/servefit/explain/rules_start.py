@@ -2,6 +2,7 @@
 
 from servefit.explain.case import Case, Cause
 from servefit.explain.features import Features, running_at, spearman
+from servefit.explain.told import counted
 from servefit.records import RequestRecord
 from servefit.stats import percentile
 from servefit.units import fmt, fmt_percent, fmt_s
@@ -25,6 +26,9 @@ def queueing(case: Case) -> Cause | None:
     f = case.features
     if f is None or len(f.rows) < 5 or max(f.under_way, default=0) < 1:
         return None
+    counts = counted(f.run)
+    if counts is not None and counts.no_queue:
+        return None  # the server's own clock: nobody waited; TTFT grew because prompts were read together
     waits, how = waits_s(f)
     slow_wait, slow_ttft = percentile(waits, 95), percentile((r.ttft_s or 0.0 for r in f.rows), 95)
     if slow_wait is None or not slow_ttft or slow_wait < 0.35 * slow_ttft or slow_wait < 0.03:

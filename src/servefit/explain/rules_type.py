@@ -111,6 +111,8 @@ def buffering(case: Case) -> Cause | None:
     f = case.features
     if f is None or not f.rows:
         return None
+    if _drafts_counted(f):
+        return None  # accepted drafts come together: those are bursts, and nobody holds them back
     if whole := _whole(f):
         return whole
     rows = [r for r in f.rows if len(r.chunk_s) >= 8]
@@ -168,6 +170,8 @@ def several_tokens(case: Case) -> Cause | None:
     f = case.features
     if f is None:
         return None
+    if counted := _drafts_counted(f):
+        return counted
     everything = f.gaps
     tokens, chunks = sum(g.tok for g in everything), len(everything)
     if chunks < 10 or tokens < 1.3 * chunks:
@@ -205,6 +209,22 @@ def several_tokens(case: Case) -> Cause | None:
         saw=f"{fmt(per_chunk, 2)} tokens a chunk on average, and a chunk of several takes as much longer as it has tokens.",
         confirm="Look for a stream interval of the server, or tokens that end inside a character (emoji, CJK).",
         certainty="likely", value=per_chunk,
+    )  # fmt: skip
+
+
+def _drafts_counted(features: Features) -> Cause | None:
+    """Speculation by the server's own counts: one accepted token in ten or more; its chunks may look like bursts."""
+    drafted = sum((r.server or {}).get("drafted_tok", 0.0) for r in features.rows)
+    accepted = sum((r.server or {}).get("accepted_tok", 0.0) for r in features.rows)
+    tokens = sum(r.osl or 0 for r in features.rows)
+    if not drafted or accepted < 0.1 * tokens:
+        return None
+    return Cause(
+        code="speculative", title="Speculative decoding: several tokens are accepted in one step", half="measurement",
+        saw=f"the server counts {fmt(accepted)} of {fmt(drafted)} drafted tokens as accepted ({fmt_percent(accepted / drafted)}): "
+        f"{fmt_percent(accepted / tokens)} of all that was written took no step of its own, so tokens come several at once.",
+        confirm="Start the server without it and measure again: servefit experiment speculation OFF ON.",
+        certainty="shown", value=tokens / (tokens - accepted) if tokens > accepted else None,
     )  # fmt: skip
 
 

@@ -90,6 +90,7 @@ class Health:
             "kernel_stamped_reads": seen.stamped,
             "wakeups": seen.wakeups,
             "connects": seen.connects,
+            "rtt_s": seen.rtt_ns_min / 1e9 if seen.rtt_ns_min is not None else None,
             "replaced_connections": seen.replaced,
             "clock_steps": seen.clock_steps,
             "busy_max": seen.busy_max,

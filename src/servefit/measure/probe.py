@@ -331,7 +331,12 @@ def complain(endpoint: Endpoint, row: RequestRecord) -> None:
     if row.status == "redirected":
         raise CannotMeasure(f"{at} answers with a redirect ({said}).", hint="Name the address that it points to.")
     if row.status == "unprocessable":
-        raise CannotMeasure(f"{at} refuses the request ({said}).", hint="Check --model, --isl and --osl.")
+        hint = (
+            "Check --model, --isl and --osl."
+            if endpoint.models
+            else "It lists no model: name the one it serves with --model."
+        )
+        raise CannotMeasure(f"{at} refuses the request ({said}).", hint=hint)
 
 
 # --- token counts --------------------------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ def params(config: dict[str, Any], xllamacpp: Any) -> Any:
     p.cache_prompt = bool(config["prefix_cache"])
     p.cache_ram_mib = 0
     p.warmup = True
+    if config.get("speculation") == "ngram":
+        p.speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
     return p
 
 

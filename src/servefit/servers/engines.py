@@ -106,6 +106,7 @@ def start(
     kv_tok: int | None = None,
     threads: int | None = None,
     model_file: Path | None = None,
+    speculation: str | None = None,
     ready_timeout_s: float = 120.0,
 ) -> RunningEngine:
     """A running engine on 127.0.0.1, ready to answer. It ends with this process, whatever ends this process.
@@ -113,12 +114,13 @@ def start(
     `policy` and `seats` say who computes together; `budget_tok` is the token budget of a step ("chunked": 256 unless said;
     the others compute whole prompts, so theirs is at least the context); `context_tok` the longest prompt + answer;
     `kv_tok` the KV pool in tokens (seats x context unless said); `timeout_s` how long an incomplete batch waits ("static":
-    2 s, so that the last ones are served at all; "dynamic": 50 ms). Raises ServefitError, MissingExtra, CannotMeasure.
+    2 s, so that the last ones are served at all; "dynamic": 50 ms); `speculation` "ngram" drafts what followed the same
+    words before (llamacpp only). Raises ServefitError, MissingExtra, CannotMeasure.
     """
     kind = find_engine(name)
     path, head = find_model_file(model_file)
     config = _config(kind, path, head, port=port, policy=policy, seats=seats, budget_tok=budget_tok, context_tok=context_tok,
-                     prefix_cache=prefix_cache, timeout_s=timeout_s, kv_tok=kv_tok, threads=threads)  # fmt: skip
+                     prefix_cache=prefix_cache, timeout_s=timeout_s, kv_tok=kv_tok, threads=threads, speculation=speculation)  # fmt: skip
     _port_is_free(port)
     read_end, write_end = os.pipe()
     handle, log_name = tempfile.mkstemp(prefix=f"servefit-{name}-", suffix=".log")
@@ -193,6 +195,10 @@ def _config(kind: EngineKind, path: Path, head: Header, **asked: Any) -> dict[st
                 hint="Leave --budget-tok out, lower --context-tok, or use --policy chunked.",
             )
         budget = budget or max(context, 2048)
+    if asked["speculation"] and kind.name != "llamacpp":
+        raise ServefitError(
+            f"The engine '{kind.name}' has no speculative decoding.", hint="llamacpp has: --speculation ngram."
+        )
     kv_tok = asked["kv_tok"] or seats * context
     return {
         "host": "127.0.0.1", "port": asked["port"], "model": MODEL_NAME if "SmolLM2-135M" in path.name else path.stem,
@@ -200,6 +206,7 @@ def _config(kind: EngineKind, path: Path, head: Header, **asked: Any) -> dict[st
         "budget_tok": budget or (256 if policy == "chunked" else 2048), "prefix_cache": asked["prefix_cache"],
         "timeout_s": asked["timeout_s"] if asked["timeout_s"] is not None else 2.0 if policy == "static" else 0.05,
         "block_tok": BLOCK_TOK, "kv_blocks": -(-kv_tok // BLOCK_TOK) + seats, "threads": asked["threads"] or allowed_cores(),
+        "speculation": asked["speculation"],
     }  # fmt: skip
 
 

@@ -171,7 +171,8 @@ def _llama_timings(timings: dict[str, Any], reply: Reply) -> None:
     for key, name in (("prompt_ms", "prefill_s"), ("predicted_ms", "decode_s")):
         if (value := seconds(timings.get(key), 1e3)) is not None:
             reply.server[name] = value
-    for key, name in (("prompt_n", "prefill_tok"), ("predicted_n", "decode_tok"), ("cache_n", "cached_tok")):
+    for key, name in (("prompt_n", "prefill_tok"), ("predicted_n", "decode_tok"), ("cache_n", "cached_tok"),
+                      ("draft_n", "drafted_tok"), ("draft_n_accepted", "accepted_tok")):  # fmt: skip
         if (tokens := count(timings.get(key))) is not None:
             reply.server[name] = tokens
     if reply.cached_tok is None and "cached_tok" in reply.server:
