@@ -65,3 +65,15 @@ def test_a_later_error_or_change_is_not_passed_over():
     other = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"length"}]}\n\n'
     reply = read(token * 5 + other + token * 2 + b'data: {"error":{"message":"boom"}}\n\n' + token)
     assert (len(reply.offsets), reply.finish_reason, reply.error) == (8, "length", "boom")
+
+
+@pytest.mark.parametrize("size", [1, 700, 65_400, 70_000])
+def test_long_answers_and_long_events(size: int):
+    """Answers that are compared in several goes, and events longer than one, are read as they are."""
+    texts = [f"{n:05d}" + "x" * size for n in range(140_000 // (size + 90) + 3)]
+    data = stream(texts, "content", raw=True)
+    fast = read(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dialects, "Likeness", Never)
+        assert fast == read(data)
+    assert fast.texts == texts

@@ -164,13 +164,15 @@ def _arrivals(body: Body, reply: Reply) -> tuple[list[int], list[int] | None, in
     Chunks that came in one read came at one time as far as anybody can tell: they are one arrival of several tokens.
     """
     counted = _running_counts(reply)
-    ends = body.ends
+    ends = body.ends.tolist()
     times: list[int] = []
     sizes: list[int] = []
     units: list[int] = []
-    last, shared, answer = -1, 0, None
+    last, shared, answer, reads = -1, 0, None, len(ends)
     for index, offset in enumerate(reply.offsets):
-        read = bisect_left(ends, offset, max(last, 0))
+        read = last + 1  # mostly the next read brought the next chunk
+        if not (read < reads and ends[read] >= offset and (last < 0 or ends[last] < offset)):
+            read = bisect_left(ends, offset, max(last, 0))
         unit = counted[index] if counted else 1
         if read == last:
             shared += 1

@@ -6,10 +6,14 @@ else is parsed as JSON again.
 """
 
 import re
+from itertools import takewhile
 
 from servefit.wire.reply import Reply
 
 _KEYS = ((b'"content":', False), (b'"text":', False), (b'"reasoning_content":', True), (b'"reasoning":', True))
+_PLAIN = re.compile(rb'[^"\\\x00-\x1f]+')
+_AT_ONCE_BYTES = 1 << 16
+"""Compared in one go: enough for most answers, and little to have copied in vain where events are not alike."""
 
 
 class Likeness:
@@ -18,16 +22,17 @@ class Likeness:
     def __init__(self, data: bytes, reply: Reply) -> None:
         self._data = data
         self._reply = reply
-        self._pattern: re.Pattern[bytes] | None = None
+        self._before = self._after = b""
+        """The bytes around the text in an event's JSON; none where nothing was learnt."""
         self._reasoning = False
         self._learnt = 0
 
     def learn(self, payload: bytes) -> None:
         """Take the shape of an event that was one plain chunk of text."""
-        if self._learnt >= 8:  # every event is different here: no use in compiling
+        if self._learnt >= 8:  # every event is different here
             return
         self._learnt += 1
-        self._pattern = None
+        self._before = b""
         found = [(payload.find(key), key, reasoning) for key, reasoning in _KEYS if payload.count(key) == 1]
         texts = [(at + len(key), reasoning) for at, key, reasoning in found if _is_text(payload, at + len(key))]
         if len(texts) != 1 or self._reply.counted[-1] is not None:
@@ -35,31 +40,46 @@ class Likeness:
         start, self._reasoning = texts[0]
         start = payload.index(b'"', start) + 1
         end = payload.index(b'"', start)
-        if b"\\" in payload[start:end]:
-            return
-        before, after = re.escape(payload[:start]), re.escape(payload[end:])
-        self._pattern = re.compile(b"data: ?" + before + rb'([^"\\\x00-\x1f]++)' + after + b"\n\n")
+        if b"\\" not in payload[start:end]:
+            self._before, self._after = payload[:start], payload[end:]
 
     def skip(self, start: int) -> int:
         """Read the events from `start` that are alike; where the first that is not begins."""
-        if self._pattern is None:
+        if not self._before:
             return start
-        match, data, reply = self._pattern.match, self._data, self._reply
-        offsets, sizes = reply.offsets, reply.sizes
-        before = len(offsets)
-        while found := match(data, start):
-            begin, end = found.span(1)
-            start = found.end()
-            offsets.append(start - 1)
-            sizes.append(end - begin)
-            if reply.keep_text:
-                reply.texts.append(data[begin:end].decode("utf-8", "replace"))
-        new = len(offsets) - before
+        data, reply = self._data, self._reply
+        head = (b"data: " if data.startswith(b"data: ", start) else b"data:") + self._before
+        tail = self._after + b"\n\n"
+        count = len(reply.offsets)
+        while data.startswith(head, start):
+            begin = start + len(head)
+            texts = data[begin : begin + _AT_ONCE_BYTES].split(tail + head)
+            last, ended, _ = texts.pop().partition(tail)
+            if ended:
+                texts.append(last)
+            if not (all(texts) and _PLAIN.fullmatch(b"".join(texts))):
+                texts = list(takewhile(_PLAIN.fullmatch, texts))
+            if not texts:
+                break
+            start = self._take(texts, start, len(head) + len(tail))
+        new = len(reply.offsets) - count
         reply.counted.extend([None] * new)
         if self._reasoning:
             reply.reasoning_chunks += new
         elif new and reply.answer_chunk is None:
-            reply.answer_chunk = before
+            reply.answer_chunk = count
+        return start
+
+    def _take(self, texts: list[bytes], start: int, around: int) -> int:
+        """Note the texts of events that stand one after the other from `start`; where the last ends."""
+        reply = self._reply
+        sizes = list(map(len, texts))
+        for size in sizes:
+            start += around + size
+            reply.offsets.append(start - 1)
+        reply.sizes += sizes
+        if reply.keep_text:
+            reply.texts += (text.decode("utf-8", "replace") for text in texts)
         return start
 
 
