@@ -1,7 +1,9 @@
-"""One load from many clients: how it is divided, clocks compared, rows merged; on a real Ray cluster of two nodes."""
+"""One load from many clients: how it is divided, clocks compared, rows merged; by processes, and on a Ray cluster of two nodes."""
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pytest
 
 import servefit
 from servefit.errors import ServefitError
-from servefit.measure.many import Offset, _without_siblings, best_offset, merge, shares
+from servefit.measure.many import Offset, Share, _merged, _without_siblings, judge, shares_of
+from servefit.measure.on_ray import best_offset
 from servefit.measure.probe import find_endpoint
 from servefit.records import Finding, RequestRecord, Run, RunHeader, load_run
 from servefit.traps.server import in_process
@@ -30,7 +33,7 @@ from servefit.workload.workload import Lengths, Workload
 def test_the_load_is_divided_without_loss(load, clients):
     """Every request is asked once, due when the whole schedule says; users add up; a session stays with one client."""
     whole = schedule(load)
-    parts = shares(load, whole, clients)
+    parts = shares_of(load, whole, clients)
     asked = [r for _, own in parts for r in own]
     assert sorted(asked, key=lambda r: r.id) == list(whole)
     assert all(part.n == len(own) for part, own in parts)
@@ -48,33 +51,36 @@ def test_the_fastest_round_trip_tells_the_offset():
     assert best_offset([slow, fast]) == Offset(offset_s=0.005, sure_s=0.0001)
 
 
-def test_merged_rows_are_on_one_clock_and_the_worst_client_counts():
-    """Rows move by the common beginning, users get numbers of their own, findings name their clients."""
+def test_merged_rows_and_the_worst_client_counts():
+    """Rows stand in the order of their ends, users get numbers of their own, findings about clients name them."""
     row = RequestRecord(id="0", status="ok", due_s=1.0, sent_s=1.0, chunk_s=(1.5, 1.6), done_s=1.7, user=0)
     late = Finding(code="late_sends", level="suspect", message="Late.")
+    few = Finding(code="few_requests", level="note", message="p95 of 1 request.")
     header = RunHeader(
         kind="measured", load={"concurrency": 1}, clock="kernel", client={"cpu_s": 2.0, "late_send_max_s": 0.1}
     )
     load = Workload(n=2, concurrency=2)
-    run = merge(
-        [Run(header=header, rows=(row,)), Run(header=replace(header, findings=(late,)), rows=(replace(row, id="1"),))],
-        load, schedule(load), first=(), shift_s=2.0, places=[{"node": "a", "node_id": "x", "cores": 2}] * 2,
-        offsets=[Offset(offset_s=0.1, sure_s=1e-4)] * 2, after=[Offset(offset_s=0.1001, sure_s=1e-4)] * 2,
-    )  # fmt: skip
-    assert [(r.due_s, r.chunk_s, r.ttft_s, r.user) for r in run.rows] == [
-        (3.0, (3.5, 3.6), 0.5, 0),
-        (3.0, (3.5, 3.6), 0.5, 1),
+    parts = [
+        Run(header=header, rows=(row,)),
+        Run(header=replace(header, findings=(late, few)), rows=(replace(row, id="1", done_s=1.65),)),
     ]
-    assert run.header.client["cpu_s"] == 4.0 and run.header.client["late_send_max_s"] == 0.1
-    assert [round(c["clock_drift_s"], 6) for c in run.header.client["clients"]] == [0.0001, 0.0001]
-    assert run.header.verdict == "suspect"
-    assert "Client 2: Late." in {f.message for f in run.header.findings}
-    unsure = merge(
-        [Run(header=header, rows=(row,))], load, schedule(load), first=(), shift_s=0.0,
-        places=[{"node": "a", "node_id": "x", "cores": 2}], offsets=[Offset(offset_s=0.0, sure_s=0.01)],
-        after=[Offset(offset_s=0.0, sure_s=0.0)],
-    )  # fmt: skip
-    assert unsure.header.verdict == "suspect"
+    sure = {"before": Offset(offset_s=0.1, sure_s=1e-4), "after": Offset(offset_s=0.1001, sure_s=1e-4)}
+    place = {"node": "a", "node_id": "x", "cores": 2}
+    shares = [Share(run=part, place=place, **sure) for part in parts]
+    rows = tuple(_merged(shares))
+    assert [(r.id, r.user) for r in rows] == [("1", 1), ("0", 0)]
+    found = judge(Run(header=header, rows=rows), shares, load)
+    assert found.client["cpu_s"] == 4.0 and found.client["late_send_max_s"] == 0.1
+    assert [round(c["clock_drift_s"], 6) for c in found.client["clients"]] == [0.0001, 0.0001]
+    assert found.verdict == "suspect" and found.load["clients"] == 2
+    messages = [f.message for f in found.findings]
+    assert "Client 2: Late." in messages
+    assert not any("1 request." in message for message in messages), "how many there are is judged of all rows"
+    blurred = {"before": Offset(offset_s=0.0, sure_s=0.01), "after": Offset(offset_s=0.0, sure_s=0.0)}
+    assert (
+        judge(Run(header=header, rows=(row,)), [Share(run=parts[0], place=place, **blurred)], load).verdict == "suspect"
+    )
+    assert judge(Run(header=header, rows=(row,)), [Share(run=parts[0], place=place)], load).verdict == "valid"
 
 
 @pytest.mark.parametrize(("others_cores", "said"), [(0.9, False), (1.9, True)])
@@ -83,8 +89,8 @@ def test_clients_on_one_node_are_not_other_programs(others_cores, said):
     busy = Finding(code="busy_machine", level="suspect", message="Busy.")
     header = RunHeader(kind="measured", client={"others_cores": others_cores, "cpu_cores": 0.8}, findings=(busy,))
     place = {"node": "a", "node_id": "x", "cores": 2}
-    runs = _without_siblings([Run(header=header, rows=())] * 2, [place] * 2)
-    assert [bool(run.header.findings) for run in runs] == [said, said]
+    shares = [Share(run=Run(header=header, rows=()), place=place) for _ in range(2)]
+    assert [bool(found) for found in _without_siblings(shares)] == [said, said]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +99,9 @@ def test_clients_on_one_node_are_not_other_programs(others_cores, said):
         (("--clients", "2"), "--clients is given without --ray"),
         (("--ray", "local", "--until", "p95=5%"), "--until does not go with --ray"),
         (("--ray", "local", "--clients", "0"), "--clients is 0"),
+        (("--workers", "0"), "--workers is 0"),
+        (("--workers", "2", "--ray", "local"), "Both --ray and --workers are given"),
+        (("--workers", "2", "--repeat", "2"), "--repeat does not go with --workers"),
     ],
 )
 def test_bad_input_is_one_sentence(cli, tmp_path, monkeypatch, args, words):
@@ -100,6 +109,70 @@ def test_bad_input_is_one_sentence(cli, tmp_path, monkeypatch, args, words):
     monkeypatch.chdir(tmp_path)
     code, _, err = cli("measure", "http://127.0.0.1:9", "--no-probe", *args)
     assert code == 2 and words in err
+
+
+def rows_of(load: Workload, run: Run) -> None:
+    """Every request once, due as the schedule says."""
+    rows = sorted(run.load_rows, key=lambda row: int(row.id))
+    assert [row.id for row in rows] == [str(i) for i in range(load.n)]
+    assert [round(row.due_s - rows[0].due_s, 6) for row in rows] == [round(r.due_s, 6) for r in schedule(load)]
+    assert all(row.ok and row.sent_s >= row.due_s for row in rows)
+
+
+@pytest.mark.slow
+def test_workers_ask_as_one(cli, tmp_path):
+    """An open loop from two processes: one run, one schedule, nothing left of the workers' own folders."""
+    load = Workload(n=12, rate_req_per_s=8.0, arrivals="constant", isl=Lengths(mean=64), osl=Lengths(mean=20), seed=3)
+    out = tmp_path / "run"
+    with in_process() as url:
+        code, said, err = cli(
+            "measure", f"{url}/plain", "--model", "m", "--workers", "2", "--rate", "8", "--arrivals", "constant",
+            "-n", "12", "--isl", "64", "--osl", "20", "--seed", "3", "--out", out, "--quiet", "--json", "--no-probe",
+        )  # fmt: skip
+    assert code == 0, err
+    run = load_run(out)
+    rows_of(load, run)
+    assert json.loads(said)["summary"]["ok"] == 12
+    assert [c["requests"] for c in run.header.client["clients"]] == [6, 6]
+    assert run.header.finished and not (out / "parts").exists()
+
+
+@pytest.mark.slow
+def test_what_killed_workers_had_is_kept(cli, tmp_path):
+    """Everything killed in the middle: --resume takes over what the workers had and asks for the rest alone."""
+    out = tmp_path / "run"
+    asked = (
+        "--model",
+        "m",
+        "--workers",
+        "2",
+        "--concurrency",
+        "2",
+        "-n",
+        "12",
+        "--isl",
+        "64",
+        "--osl",
+        "20",
+        "--out",
+        out,
+    )
+    with in_process() as url:
+        args = [str(a) for a in ("measure", f"{url}/plain", *asked, "--quiet", "--no-probe")]
+        env = {**os.environ, "PYTHONPATH": str(Path(servefit.__file__).parents[1])}
+        with subprocess.Popen([sys.executable, "-m", "servefit", *args], env=env) as process:
+            logs = [out / "parts" / n / "requests.jsonl" for n in "12"]
+            while not all(log.exists() and log.read_bytes().count(b"\n") for log in logs):
+                assert process.poll() is None, "it had not ended yet"
+            process.kill()
+        had = sum(log.read_bytes().count(b"\n") for log in logs)
+        assert 2 <= had < 12
+        code, _, err = cli(*args, "--resume")
+        assert code == 0, err
+    run = load_run(out)
+    assert sorted(int(row.id) for row in run.load_rows) == list(range(12))
+    assert sum(c["requests"] for c in run.header.client["clients"]) <= 12 - had + 1
+    assert run.header.finished and not (out / "parts").exists()
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +207,7 @@ def test_two_nodes_ask_as_one(cluster, cli, tmp_path):
         )  # fmt: skip
     assert code == 0, err
     run = load_run(tmp_path / "run")
-    rows = sorted(run.load_rows, key=lambda row: int(row.id))
-    assert [row.id for row in rows] == [str(i) for i in range(12)]
-    assert [round(row.due_s - rows[0].due_s, 6) for row in rows] == [round(r.due_s, 6) for r in schedule(load)]
-    assert all(row.ok and row.sent_s >= row.due_s for row in rows)
+    rows_of(load, run)
     clients = run.header.client["clients"]
     assert len({c["node_id"] for c in clients}) == 2
     assert all(abs(c["clock_offset_s"]) <= c["clock_sure_s"] + 1e-3 for c in clients), "one machine has one clock"

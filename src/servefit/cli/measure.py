@@ -85,6 +85,7 @@ from servefit.workload.workload import Lengths, Workload
     is_flag=True,
     help="Real-time priority for this client while it measures (Linux, root): for busy machines.",
 )
+@click.option("--workers", type=int, metavar="N", help="N processes of this machine send the load as one client.")
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="Clients on a Ray cluster, or 'local' for several here.")
 @click.option("--clients", type=int, help="With --ray: how many.  [default: one a node]")
 @click.option("--selftest", is_flag=True, help="Measure servers whose answers are known, and say where we are wrong.")
@@ -112,7 +113,9 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
     if target is None:
         raise ServefitError("No target is named.", hint="servefit measure http://127.0.0.1:8080")
     if given["clients"] is not None and given["ray_address"] is None:
-        raise ServefitError("--clients is given without --ray.", hint="servefit measure URL --ray local --clients 4")
+        raise ServefitError(
+            "--clients is given without --ray.", hint="servefit measure URL --workers 4, or --ray local --clients 4"
+        )
     workload = read_workload(given)
     endpoint = _endpoint(target, given)
     out = given["out"] or default_folder(endpoint.name, Path("runs"))
@@ -134,10 +137,10 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
             realtime=given["realtime"],
         )
         try:
-            if given["repeat"] > 1 and given["ray_address"] is None:
+            if given["repeat"] > 1 and given["ray_address"] is None and given["workers"] is None:
                 return _repeat(endpoint, workload, options, given["repeat"], as_json=as_json)
-            if given["ray_address"] is not None:
-                run = _on_ray(endpoint, workload, options, given)
+            if given["ray_address"] is not None or given["workers"] is not None:
+                run = _from_many(endpoint, workload, options, given)
             else:
                 with capped(options, endpoint, workload) as limited:
                     run = measure(endpoint, workload, limited)
@@ -186,14 +189,23 @@ def _device(name: str | None) -> Any:
     return None if name is None else find_device(name)
 
 
-def _on_ray(endpoint: Any, workload: Workload, options: Any, given: dict[str, Any]) -> Any:
-    """The run from several clients. Raises ServefitError for what one schedule over many machines cannot do."""
-    from servefit.measure.many import measure_on_ray
+def _from_many(endpoint: Any, workload: Workload, options: Any, given: dict[str, Any]) -> Any:
+    """The run from several clients. Raises ServefitError for what one schedule over several clients cannot do."""
+    from servefit.measure.many import measure_from_many
+    from servefit.measure.on_ray import on_ray
+    from servefit.measure.workers import on_workers
 
-    for name in ("until", "resume", "repeat"):
-        if given[name] not in (None, False, 1):
-            raise ServefitError(f"--{name} does not go with --ray.", hint="Leave one of them out.")
-    return measure_on_ray(endpoint, workload, options, ray_address=given["ray_address"], clients=given["clients"])
+    flag = "--ray" if given["ray_address"] is not None else "--workers"
+    if given["ray_address"] is not None and given["workers"] is not None:
+        raise ServefitError("Both --ray and --workers are given.", hint="With --ray, --clients says how many.")
+    for name in ("until", "repeat"):
+        if given[name] not in (None, 1):
+            raise ServefitError(f"--{name} does not go with {flag}.", hint="Leave one of them out.")
+    if given["ray_address"] is not None:
+        drive = on_ray(given["ray_address"], given["clients"])
+    else:
+        drive = on_workers(given["workers"])
+    return measure_from_many(endpoint, workload, options, drive)
 
 
 def _endpoint(target: str, given: dict[str, Any]) -> Any:

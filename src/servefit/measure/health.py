@@ -103,13 +103,26 @@ class Health:
 # --- the verdict -------------------------------------------------------------------------------------------------------
 
 
+CLIENT_CODES = frozenset({
+    "client_saturated", "late_sends", "user_clock", "client_lag", "tokens_share_reads", "first_token_shared", "overhead",
+    "clock_step", "steal", "busy_machine", "client_waited",
+})  # fmt: skip
+"""Findings about a client or its machine; all others are about the rows, whoever sent them."""
+
+
 def judge_run(run: Run, health: Health, workload: Workload, *, interrupted: bool = False) -> RunHeader:
     """The final header: client figures, findings, duration and the verdict, which is the worst finding's level."""
+    own = [*_about_client(health, workload), *_about_machine(health)]
+    header = replace(run.header, clock="kernel" if health.clock == "kernel" else "user", client=health.to_json())
+    return judge_rows(replace(run, header=header), workload, own, interrupted=interrupted)
+
+
+def judge_rows(run: Run, workload: Workload, own: Sequence[Finding], *, interrupted: bool = False) -> RunHeader:
+    """The header with what the rows say, beside `own`, what their clients say of themselves."""
     rows = run.load_rows
     found = [
         *_about_rows(rows),
-        *_about_client(health, workload),
-        *_about_machine(health),
+        *own,
         *_about_load(rows, workload),
         *about_trend(rows, workload),
         *_about_lengths(rows, run.header, workload),
@@ -121,8 +134,6 @@ def judge_run(run: Run, health: Health, workload: Workload, *, interrupted: bool
     ends = [max(row.done_s or 0.0, row.due_s) for row in rows]
     return replace(
         run.header,
-        clock="kernel" if health.clock == "kernel" else "user",
-        client=health.to_json(),
         window_s=find_window(rows, workload),
         duration_s=max(ends) - min(row.due_s for row in rows) if rows else None,
         finished=not interrupted,
@@ -172,7 +183,7 @@ def _about_client(health: Health, workload: Workload) -> list[Finding]:
         out.append(Finding(code="client_saturated", level="suspect",
                            message=f"This client used {busy:.0%} of a core: it is near what one core can hold, "
                                    f"about {health.tokens / health.cpu_s:,.0f} tokens/s here.",
-                           hint="Use --ray local --clients N for N cores, or fewer streams."))  # fmt: skip
+                           hint="Use --workers N for N cores, or fewer streams."))  # fmt: skip
     late = percentile(health.late_s, 99)
     if late is not None and late > 0.010 and workload.concurrency is None:
         out.append(Finding(code="late_sends", level="suspect" if late > 0.05 else "note",
@@ -244,7 +255,7 @@ def _about_load(rows: Sequence[RequestRecord], workload: Workload) -> list[Findi
     if wanted > 0 and took > 1.05 * wanted + 0.05:
         return [Finding(code="rate_not_achieved", level="invalid" if took > 1.2 * wanted else "suspect",
                         message=f"The requests went out over {took:.2f} s instead of {wanted:.2f} s.",
-                        hint="This client could not offer the rate: lower it, or use --ray local --clients N for N cores.")]  # fmt: skip
+                        hint="This client could not offer the rate: lower it, or use --workers N for N cores.")]  # fmt: skip
     return []
 
 

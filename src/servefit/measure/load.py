@@ -73,6 +73,8 @@ class Options:
     """Of the model's weights there; None: unknown."""
     begin_ns: int | None = None
     """On this machine's monotonic clock: when the schedule begins, so that several clients begin as one; None: at once."""
+    zero_ns: int | None = None
+    """On the same clock: the zero of the rows' times; None: when the measurement begins."""
 
 
 @dataclass(slots=True)

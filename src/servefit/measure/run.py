@@ -45,23 +45,20 @@ def measure(
     after what was measured is on disk with its header.
     """
     requests = schedule(workload) if requests is None else tuple(requests)
-    if not options.resume and (options.out / "run.json").exists():  # said before anything is sent
-        raise ServefitError(
-            f"{options.out} holds a run already.", hint="Name another folder with --out, or go on with --resume."
-        )
-    start_ns = options.begin_ns or monotonic_ns()
+    refuse_second(options)
+    start_ns = options.zero_ns or options.begin_ns or monotonic_ns()
     if known is None:
         prepared = prepare(endpoint, workload, requests, options, start_ns)
     else:
         prepared = replace(known, rows=[], start_ns=start_ns)
-    header = _header(prepared, workload, requests)
+    header = header_of(prepared, workload, requests)
     with RunWriter(options.out, header, resume=options.resume) as writer:
         done: frozenset[str] = frozenset()
         base_s = 0.0
         if options.resume:
-            done, base_s = _already(options.out, header)
+            done, base_s = already(options.out, header)
         for row in prepared.rows:
-            writer.append(_moved(row, base_s))
+            writer.append(moved(row, base_s))
             if options.settled is not None:
                 options.settled(row)
         left = [r for r in requests if str(r.id) not in done]
@@ -80,7 +77,7 @@ def measure(
         held = None if options.resume or load.rows is None else [*prepared.rows, *load.rows]
         rows = held if held is not None else list(iter_rows(options.out))
         final = judge_run(Run(header=header, rows=tuple(rows)), health, workload, interrupted=interrupted)
-        final = _with_findings(final, _physics(Run(header=header, rows=tuple(rows)), prepared.endpoint, options))
+        final = with_findings(final, physics_of(Run(header=header, rows=tuple(rows)), prepared.endpoint, options))
         if load.capped:
             word = Finding(code="capped", level="note", message=f"The spend cap ended the load after {load.recorded} requests.",
                            hint="Raise [caps] in servefit.toml, or ask for less.")  # fmt: skip
@@ -92,6 +89,14 @@ def measure(
     if interrupted:
         raise KeyboardInterrupt
     return Run(header=final, rows=tuple(rows))
+
+
+def refuse_second(options: Options) -> None:
+    """Raise ServefitError where the folder holds a run that is not to be resumed; said before anything is sent."""
+    if not options.resume and (options.out / "run.json").exists():
+        raise ServefitError(
+            f"{options.out} holds a run already.", hint="Name another folder with --out, or go on with --resume."
+        )
 
 
 def _talks(requests: Sequence[Request]) -> dict[int, list[Request]]:
@@ -137,13 +142,13 @@ def prepare(
     return Prepared(endpoint=found, maker=maker, overhead=overhead, rows=[cold, *warm], start_ns=start_ns)
 
 
-def _with_findings(header: RunHeader, found: Sequence[Finding]) -> RunHeader:
+def with_findings(header: RunHeader, found: Sequence[Finding]) -> RunHeader:
     """The header with more findings, its verdict the worst of all."""
     findings = (*header.findings, *found)
     return replace(header, findings=findings, verdict=worst(findings))
 
 
-def _physics(run: Run, endpoint: Endpoint, options: Options) -> list[Finding]:
+def physics_of(run: Run, endpoint: Endpoint, options: Options) -> list[Finding]:
     """What cannot be true on the device that was named, where the model is one that we know."""
     device = options.device
     if device is None and not (is_loopback(endpoint.address) and options.probe):
@@ -162,26 +167,26 @@ def _tell(options: Options, progress: Progress) -> None:
         options.progress(progress)
 
 
-def _moved(row: RequestRecord, by_s: float) -> RequestRecord:
+def moved(row: RequestRecord, by_s: float) -> RequestRecord:
     """The row with its times moved: a resumed run goes on after its last end."""
     if not by_s:
         return row
 
-    def moved(at: float | None) -> float | None:
+    def later(at: float | None) -> float | None:
         return None if at is None else at + by_s
 
     return replace(
         row,
         id=f"{row.id}-resumed-{round(by_s)}",
         due_s=row.due_s + by_s,
-        sent_s=moved(row.sent_s),
-        headers_s=moved(row.headers_s),
-        done_s=moved(row.done_s),
+        sent_s=later(row.sent_s),
+        headers_s=later(row.headers_s),
+        done_s=later(row.done_s),
         chunk_s=tuple(t + by_s for t in row.chunk_s),
     )
 
 
-def _already(folder: Path, header: RunHeader) -> tuple[frozenset[str], float]:
+def already(folder: Path, header: RunHeader) -> tuple[frozenset[str], float]:
     """Ids of the load rows that a run to be resumed holds, and when its last ended. Raises ServefitError."""
     _drop_cut_off(folder / "requests.jsonl")
     kept = load_run(folder)
@@ -210,7 +215,8 @@ def _drop_cut_off(path: Path) -> None:
             file.truncate(end)
 
 
-def _header(prepared: Prepared, workload: Workload, requests: Sequence[Request]) -> RunHeader:
+def header_of(prepared: Prepared, workload: Workload, requests: Sequence[Request]) -> RunHeader:
+    """What is known of a run before its load begins."""
     endpoint = prepared.endpoint
     load: dict[str, Any] = {
         "kind": "closed" if workload.concurrency is not None else "trace" if workload.trace else "open",

@@ -50,6 +50,7 @@ class Address:
     family: int
     sockaddr: Any
     tls: "ssl.SSLContext | None" = None
+    ca_file: str | None = None
     resolve_s: float = 0.0
 
 
@@ -105,7 +106,7 @@ def resolve(url: Url, *, ca_file: str | None = None) -> Address:
         import ssl
 
         tls = ssl.create_default_context(cafile=ca_file)
-    return Address(host=url.host, family=family, sockaddr=sockaddr, tls=tls, resolve_s=took)
+    return Address(host=url.host, family=family, sockaddr=sockaddr, tls=tls, ca_file=ca_file, resolve_s=took)
 
 
 def is_loopback(address: Address) -> bool:
