@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from servefit.errors import ServefitError
-from servefit.measure.address import resolve
+from servefit.host.machine import BUSY_FRAC
 from servefit.measure.health import CLIENT_CODES, judge_rows
 from servefit.measure.load import Options, Prepared, Progress
-from servefit.measure.machine import BUSY_FRAC
 from servefit.measure.probe import Endpoint
 from servefit.measure.run import already, header_of, measure, moved, physics_of, prepare, refuse_second, with_findings
 from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
+from servefit.wire.address import resolve
 from servefit.workload.arrivals import schedule
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload

@@ -9,12 +9,12 @@ from typing import Any
 
 from servefit import __version__
 from servefit.errors import CannotMeasure, ServefitError
-from servefit.measure.address import is_loopback
+from servefit.host.ray_cluster import connected
 from servefit.measure.load import Options, Prepared
 from servefit.measure.many import Drive, Offset, Part, Share, begin_in, measure_share, portable, shares_of, tell
 from servefit.measure.probe import Endpoint
-from servefit.measure.ray_cluster import connected
 from servefit.records import Run
+from servefit.wire.address import is_loopback
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from servefit.errors import CannotMeasure, ServefitError
-from servefit.measure.lifeline import die_with_parent
 from servefit.measure.load import Options, Prepared, Progress
 from servefit.measure.many import Drive, Share, begin_in, measure_share, parts_folder, portable, shares_of, tell
 from servefit.records import load_run
+from servefit.servers.lifeline import die_with_parent
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload
 
