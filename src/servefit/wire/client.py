@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import socket
-import struct
 import sys
 from array import array
 from collections import deque
@@ -21,18 +20,15 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from servefit.wire.address import Address
+from servefit.wire.kernel import SO_TIMESTAMPNS, STAMP_SPACE, round_trip_ns, start_stamping, unstamp
 from servefit.wire.poller import IN, OUT, make_poller
 
 if TYPE_CHECKING:
     from servefit.wire.tls import Tls
 
 _READ_BYTES = 1 << 16
-_SO_TIMESTAMPNS = 35  # Linux, all but a few old architectures; also the type of its control message
-_STAMP = struct.Struct("qq")  # seconds and nanoseconds of CLOCK_REALTIME
-_unstamp = _STAMP.unpack
 _MANY = 16
 """Streams from which on gathering pays."""
-_SPACE = socket.CMSG_SPACE(_STAMP.size) if hasattr(socket, "CMSG_SPACE") else 0
 _STEP_NS = 1_000_000_000
 """A stamp further than this from our own clock was taken across a step of the wall clock, and is not used."""
 
@@ -156,34 +152,6 @@ class Counters:
     busy_max: int = 0
 
 
-_held: list[int] = []
-"""A socket (its number) that keeps the kernel stamping: it begins only some time after the first that asks, and ends with the last."""
-
-
-def _start_stamping() -> bool:
-    """Have the kernel stamp arrivals from now on; False where it cannot."""
-    if sys.platform != "linux":
-        return False
-    if not _held:
-        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        except OSError:
-            sock.close()
-            return False
-        _held.append(sock.detach())
-    return True
-
-
-def _round_trip_ns(sock: socket.socket) -> int | None:
-    """The kernel's smoothed round trip (tcpi_rtt, in µs, the 16th number of struct tcp_info); None where it keeps none."""
-    try:
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 72)
-    except (AttributeError, OSError):
-        return None
-    return int.from_bytes(told[68:72], sys.byteorder) * 1000 or None if sys.platform == "linux" else None
-
-
 class Client:
     """Sends exchanges to one address and reads the answers; `poll` returns those that have ended."""
 
@@ -191,7 +159,7 @@ class Client:
         self.address = address
         self.limits = limits or Limits()
         self.counters = Counters()
-        self.kernel_clock = kernel_clock and _start_stamping()
+        self.kernel_clock = kernel_clock and start_stamping()
         self.fresh = False
         """A new connection for each request, opened ahead: for servers that close theirs under the next request."""
         self.gather_ns = 0
@@ -290,7 +258,7 @@ class Client:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.kernel_clock:
             try:
-                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+                sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             except OSError:
                 self.kernel_clock = False
         code = sock.connect_ex(self.address.sockaddr)
@@ -315,7 +283,7 @@ class Client:
             refused = code == errno.ECONNREFUSED
             self._fail(connection, "refused" if refused else "reset", os.strerror(code))
             return
-        trip = _round_trip_ns(connection.sock) or monotonic_ns() - connection.opened_ns
+        trip = round_trip_ns(connection.sock) or monotonic_ns() - connection.opened_ns
         self.counters.rtt_ns_min = min(self.counters.rtt_ns_min or trip, trip)
         if self.address.tls is not None and connection.tls is None:
             from servefit.wire.tls import Tls
@@ -425,7 +393,7 @@ class Client:
     def _receive(self, connection: _Connection, offset: int) -> None:
         try:
             if self.kernel_clock:
-                data, ancillary, _, _ = connection.sock.recvmsg(_READ_BYTES, _SPACE)
+                data, ancillary, _, _ = connection.sock.recvmsg(_READ_BYTES, STAMP_SPACE)
             else:
                 data, ancillary = connection.sock.recv(_READ_BYTES), []
         except BlockingIOError:
@@ -437,7 +405,7 @@ class Client:
         seen = self.counters
         exchange = connection.exchange
         if ancillary:
-            seconds, nanoseconds = _unstamp(ancillary[0][2])
+            seconds, nanoseconds = unstamp(ancillary[0][2])
             stamp = seconds * 1_000_000_000 + nanoseconds - offset
             lag = now - stamp
             if 0 < lag < _STEP_NS or (exchange is not None and stamp >= connection.touched_ns and lag > 0):
