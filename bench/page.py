@@ -7,7 +7,6 @@ One process simulates, the browser draws; on an idle machine. Also what one move
 
 import json
 import shutil
-import socket
 import statistics
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from servefit.web.app import create_app
+from servefit.web.app import create_app, listen
 
 SLIDERS = ("Traffic", "Seats", "TTFT at most", "TPOT at most", "Prompt", "Answer", "Goodput at least")
 
@@ -26,7 +25,7 @@ SLIDERS = ("Traffic", "Seats", "TTFT at most", "TPOT at most", "Prompt", "Answer
 def main(moves: int) -> None:
     """Print the figures as one JSON object."""
     with tempfile.TemporaryDirectory() as folder:
-        sock = socket.create_server(("127.0.0.1", 0))
+        sock = listen("127.0.0.1", 0)
         host = f"127.0.0.1:{sock.getsockname()[1]}"
         app = create_app(Path(folder), hosts=[host])
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))

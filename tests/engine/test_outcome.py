@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servefit.engine import outcome
+from servefit.engine.config import EngineConfig
 from servefit.engine.outcome import Gaps
+from servefit.engine.simulate import simulate
+from servefit.physics.steptime import StepTime
 from servefit.stats import spread
+from servefit.workload.requests import Request
 
 series = st.tuples(
     st.integers(1, 5), st.floats(1e-3, 1.0), st.integers(1, 60), st.sampled_from([0.0, 1e-4, 3e-3, -1e-6])
@@ -34,3 +39,21 @@ def test_nothing_observed_is_none():
     """No gaps: no percentile, no mean, n = 0."""
     assert Gaps().percentile(50) is None
     assert Gaps().spread().mean is None
+
+
+def test_with_numpy_and_without_the_figures_are_the_same(monkeypatch):
+    """Waits, times per token, the good ones and the most at once: the same to the bit, misses and one-token answers in it."""
+    pytest.importorskip("numpy")
+    step = StepTime(const_s=0.01, per_seq_s=0.003)
+    asked = [Request(id=i, due_s=i * 0.011, isl=8 if i % 7 else 900, osl=1 + i % 9) for i in range(600)]
+    seen = simulate(asked, EngineConfig(seats=4, kv_blocks=40), step, horizon_s=4.0)
+    assert seen.unfinished and seen.rejected
+
+    def figures():
+        limits = ({}, {"ttft_s": 0.3}, {"tpot_s": 0.02}, {"e2e_s": 0.4, "ttft_s": 0.2})
+        return seen.ttft_s, seen.tpot_s, seen.e2e_s, seen.in_flight_peak, *(seen.good(**limit) for limit in limits)
+
+    fast = figures()
+    monkeypatch.setattr(outcome, "_numpy", lambda _: None)
+    assert fast == figures()
+    assert 0 < fast[-1] < fast[-4]

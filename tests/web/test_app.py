@@ -1,6 +1,7 @@
 """The page answers only its own user, seals every answer, and computes what it shows."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from starlette.testclient import TestClient
 
 from servefit.learn.review import read_log
 from servefit.records import RequestRecord, Run, RunHeader, save_run
-from servefit.web.app import create_app
+from servefit.web.app import create_app, listen
 
 HOST = "127.0.0.1:8731"
 ORIGIN = {"origin": f"http://{HOST}"}
@@ -33,6 +34,14 @@ def test_every_answer_is_sealed(tmp_path, path):
     assert answer.headers["x-content-type-options"] == "nosniff"
     if path != "/health":
         assert answer.text.count("<h1") == 1 and '<html lang="en">' in answer.text and "http://" not in answer.text
+
+
+def test_answers_do_not_wait_for_the_browser_to_acknowledge():
+    """The socket says that it is TCP: only then does asyncio send both parts of an answer at once (40 ms a move, else)."""
+    with listen("127.0.0.1", 0) as sock:
+        assert sock.proto == socket.IPPROTO_TCP and sock.getsockname()[0] == "127.0.0.1"
+        with pytest.raises(OSError):
+            listen("127.0.0.1", sock.getsockname()[1])
 
 
 def test_another_host_name_is_refused(tmp_path):

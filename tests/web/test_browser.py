@@ -1,6 +1,5 @@
 """The page in a real headless Chromium: a phone and a desk, light and dark, by keyboard, live, offline, two tabs."""
 
-import socket
 import threading
 
 import pytest
@@ -9,7 +8,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from conftest import watch
 from servefit.learn.review import read_log
-from servefit.web.app import create_app
+from servefit.web.app import create_app, listen
 from web import folder as made
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -25,7 +24,7 @@ class Site:
 
     def __init__(self, folder):
         self.folder = folder
-        self.sock = socket.create_server(("127.0.0.1", 0))
+        self.sock = listen("127.0.0.1", 0)
         port = self.sock.getsockname()[1]
         self.at = f"http://127.0.0.1:{port}"
         self.app = create_app(folder, hosts=[f"127.0.0.1:{port}"])

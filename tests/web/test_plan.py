@@ -75,6 +75,19 @@ def test_the_band_and_the_curve_fail_at_their_far_ends():
     assert draw(ask(device="rtx-4090", model="llama-3.1-70b")).verdict == "fail"
 
 
+def test_figures_keep_their_shape_under_a_moving_slider():
+    """Only data changes, whatever passes: a new shape would be compiled anew, three times as slow as a move may take."""
+
+    def shape(value):
+        if isinstance(value, dict):
+            return {k: shape(v) for k, v in value.items() if k not in ("values", "description")}
+        return [shape(v) for v in value] if isinstance(value, list) else value
+
+    places = (ask(), ask(rate_req_per_s=7.3, seats=45), ask(tpot_s=0.001), ask(isl=3000))
+    first, *rest = [[shape(c.spec) for c in draw(a).charts] for a in places]
+    assert rest == [first] * 3
+
+
 def test_a_target_that_moves_simulates_nothing_of_band_and_curve_again(monkeypatch):
     """Only the checks' own runs: what was simulated is remembered."""
     draw(ask())

@@ -6,7 +6,7 @@ A specification is a plain dictionary, so the same figure is drawn by the page, 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from servefit.records import RequestRecord, Run
 from servefit.units import fmt
@@ -88,22 +88,21 @@ def lines(
     x: str,
     y: str,
     target: float | None = None,
-    band: tuple[float, float] | None = None,
+    band: tuple[float, float] | Literal["none"] | None = None,
     log_x: bool = False,
     log_y: bool = False,
     places: int = 1,
 ) -> Chart:
     """Lines with points and intervals, a dashed target, and a band of x that passes.
 
-    `y` values are drawn as given (convert to the unit of the axis title first).
+    A figure that is drawn again and again keeps its shape, so that only its data is replaced: `band` is "none" there, not
+    None, where nothing passes. `y` values are drawn as given (convert to the unit of the axis title first).
     """
-    series = list(dict.fromkeys(p.series for p in points if p.y is not None))
+    series = list(dict.fromkeys(p.series for p in points))
     data = [{"s": p.series, "x": p.x, "y": p.y, "lo": p.low, "hi": p.high} for p in points if p.y is not None]
     x_scale = {"type": "log", "base": 2} if log_x else {"zero": False}
     y_scale = {"type": "log"} if log_y else {"zero": True}
     x_field = _quantity("x", x, scale=x_scale)
-    if log_x and len({p.x for p in points}) <= 12:
-        x_field["axis"] = {"values": sorted({p.x for p in points})}
     color = _series("s", "", series)
     if len(series) < 2:
         color["legend"] = None
@@ -111,7 +110,7 @@ def lines(
     if band:
         layer.append(
             {
-                "data": {"values": [{"x": band[0], "x2": band[1]}]},
+                "data": {"values": [] if band == "none" else [{"x": band[0], "x2": band[1]}]},
                 "mark": {"type": "rect", "opacity": 0.15, "color": COLORS[2]},
                 "encoding": {"x": {"field": "x", "type": "quantitative"}, "x2": {"field": "x2"}},
             }
@@ -177,7 +176,8 @@ def roofline(
     ridge = peak_flop_per_s / bandwidth_bytes_per_s
     ends = [min([0.5, ridge / 64, *(p[1] / 2 for p in points)]), max([ridge * 16, *(p[1] * 2 for p in points)])]
     roof = [{"x": x, "y": min(peak_flop_per_s, x * bandwidth_bytes_per_s) / 1e12} for x in (ends[0], ridge, ends[1])]
-    dots = [{"x": i, "y": f / 1e12, "s": n} for n, i, f in points]
+    dots = [{"x": i, "y": f / 1e12, "s": n, "c": COLORS[k % len(COLORS)]} for k, (n, i, f) in enumerate(points)]
+    color = {"field": "c", "type": "nominal", "scale": None}
     axis = {"tickCount": 5, "format": "~g"}
     x_field = _quantity("x", "flop per byte read (log)", scale={"type": "log"}, axis=axis)
     y_field = _quantity("y", "Tflop/s (log)", scale={"type": "log"}, axis=axis)
@@ -190,7 +190,7 @@ def roofline(
         {
             "data": {"values": dots},
             "mark": {"type": "point", "filled": True, "size": 120, "tooltip": True},
-            "encoding": {"x": x_field, "y": y_field, "color": _series("s", "", [p[0] for p in points])},
+            "encoding": {"x": x_field, "y": y_field, "color": color},
         },
         {
             "data": {"values": dots},
@@ -199,12 +199,10 @@ def roofline(
                 "x": x_field,
                 "y": y_field,
                 "text": {"field": "s"},
-                "color": _series("s", "", [p[0] for p in points]),
+                "color": color,
             },
         },
     ]
-    for part in layer[1:]:
-        part["encoding"]["color"]["legend"] = None  # type: ignore[index]
     share = [(n, i, f, f / min(peak_flop_per_s, i * bandwidth_bytes_per_s)) for n, i, f in points]
     said = "; ".join(f"{n} reaches {fmt(s * 100)}% of its roof" for n, _, _, s in share)
     text = f"Roofline of {device}: the ridge is at {fmt(ridge, 1)} flop per byte. {said}."

@@ -25,13 +25,11 @@ def command(folder: Path, port: int, lan: bool) -> None:
     try:
         import uvicorn
 
-        from servefit.web.app import create_app
+        from servefit.web.app import create_app, listen
     except ImportError as error:
         raise MissingExtra(error.name or "starlette", "web", purpose="The page") from None
-    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        sock.bind(("0.0.0.0" if lan else "127.0.0.1", port))  # noqa: S104 - only when asked for with --lan
+        sock = listen("0.0.0.0" if lan else "127.0.0.1", port)  # noqa: S104 - only when asked for with --lan
     except OSError as error:
         raise CannotMeasure(
             f"Port {port} cannot be taken: {error.strerror}.", hint="Choose another --port, or 0 for a free one."

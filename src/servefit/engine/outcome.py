@@ -5,7 +5,7 @@ from __future__ import annotations  # array[float] is a type only to the checker
 import math
 import sys
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -307,6 +307,18 @@ class Outcome:
     def busy_frac(self) -> float | None:
         """Share of the time in which a step ran (of one replica); None where no time passed."""
         return self.busy_s / self.duration_s if self.duration_s > 0 else None
+
+    @property
+    def in_flight_peak(self) -> int:
+        """The most requests that were there at once, waiting or running, of those that finished."""
+        if np := _numpy(len(self.status)):
+            ok = np.frombuffer(self.status, np.int8) == OK
+            begun = np.sort(np.frombuffer(self.due_s)[ok])
+            gone = np.searchsorted(np.sort(np.frombuffer(self.last_s)[ok]), begun, side="right")
+            return int((np.arange(1, len(begun) + 1) - gone).max(initial=0))
+        rows = [(d, e) for s, d, e in zip(self.status, self.due_s, self.last_s, strict=True) if s == OK]
+        ends = sorted(e for _, e in rows)
+        return max((i - bisect_right(ends, d) for i, d in enumerate(sorted(d for d, _ in rows), start=1)), default=0)
 
     def good(self, *, ttft_s: float | None = None, tpot_s: float | None = None, e2e_s: float | None = None) -> int:
         """How many requests finished and met every limit that is given."""

@@ -3,10 +3,12 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from servefit.errors import ServefitError
 
 
+@lru_cache(maxsize=8192)
 def key(name: str) -> str:
     """`name` without what people spell differently: case, spaces, dots, underscores, the maker's name.
 

@@ -17,7 +17,7 @@ from servefit.plan.plan import Check, Figures
 from servefit.stats import Spread
 from servefit.workload.requests import Request
 
-Schedule = tuple[Request, ...]
+Schedule = Sequence[Request]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +115,10 @@ def _sooner(limit: float | None, extra_s: float) -> float | None:
 
 def _in_flight(outcome: Outcome) -> tuple[float | None, int | None]:
     """Mean (Little's law) and peak number of requests waiting or running."""
-    ends = [(d, e) for s, d, e in zip(outcome.status, outcome.due_s, outcome.last_s, strict=True) if s == OK]
-    if not ends or outcome.duration_s <= 0:
+    waits = outcome.e2e_s
+    if not waits or outcome.duration_s <= 0:
         return None, None
-    events = sorted([(d, 1) for d, _ in ends] + [(e, -1) for _, e in ends])
-    now = peak = 0
-    for _, change in events:
-        now += change
-        peak = max(peak, now)
-    return math.fsum(e - d for d, e in ends) / outcome.duration_s, peak
+    return math.fsum(waits) / outcome.duration_s, outcome.in_flight_peak
 
 
 def _grows(outcome: Outcome) -> bool:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from servefit.charts import figures
 from servefit.charts.figures import Chart, Point
@@ -21,10 +22,11 @@ from servefit.plan.bases import Inputs, Row, find_bases, find_inputs
 from servefit.plan.money import with_cost
 from servefit.plan.plan import Check, Cost, Figures, Memory, StepBasis
 from servefit.plan.scenario import Scenario, Schedule, hold, run
-from servefit.plan.search import Group, Shared, make_scenario, make_schedules
+from servefit.plan.search import Group, Shared, make_scenario
 from servefit.plan.spec import GivenDevice, PlanSpec
 from servefit.stats import percentile
 from servefit.units import fmt
+from servefit.workload.columns import columns
 from servefit.workload.requests import Request
 from servefit.workload.workload import Lengths, Workload
 
@@ -159,19 +161,10 @@ def _inputs(spec: PlanSpec, stamp: float) -> Inputs:  # noqa: ARG001
     return find_inputs(spec)
 
 
-@lru_cache(maxsize=16)
-def _at_one(isl: int, osl: int) -> Schedule:
-    """The schedule at one request a second."""
-    workload = Workload(n=REQUESTS, rate_req_per_s=1.0, isl=Lengths(mean=isl), osl=Lengths(mean=osl))
-    return make_schedules(PlanSpec(workload=workload, seeds=1))[0]
-
-
 @lru_cache(maxsize=64)
 def _schedule(isl: int, osl: int, rate: float) -> Schedule:
-    """The same requests at another rate: gaps scaled, whole microseconds."""
-    return tuple(
-        Request(id=r.id, due_s=round(r.due_s / rate * 1e6) / 1e6, isl=r.isl, osl=r.osl) for r in _at_one(isl, osl)
-    )
+    """The planner's own first schedule."""
+    return columns(Workload(n=REQUESTS, rate_req_per_s=rate, isl=Lengths(mean=isl), osl=Lengths(mean=osl)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +192,7 @@ def _outcome(scenario: Scenario, key: tuple[object, ...]) -> Digest:
             outcome=seen,
             ttft_p99_s=None if failed else percentile(seen.ttft_s, p),
             tpot_p99_s=None if failed else percentile(seen.tpot_s, p),
-            peak=peak_of(seen),
+            peak=seen.in_flight_peak,
         )
         if len(_outcomes) > REMEMBERED:
             _outcomes.popitem(last=False)
@@ -249,16 +242,6 @@ def _band(ask: Ask, shared: Shared, group: Group) -> tuple[Tried, ...]:
             outcome = enough[1]
         out.append(_tried(seats, outcome, scenario))
     return tuple(out)
-
-
-def peak_of(outcome: Outcome) -> int:
-    """The most requests that were there at once."""
-    events = sorted([(d, 1) for d in outcome.due_s] + [(e, -1) for e in outcome.last_s if e == e])  # noqa: PLR0124 - not NaN
-    now = peak = 0
-    for _, change in events:
-        now += change
-        peak = max(peak, now)
-    return peak
 
 
 def _curve(ask: Ask, scenario: Scenario) -> tuple[Tried, ...]:
@@ -315,7 +298,7 @@ def _shares(tried: tuple[Tried, ...], ask: Ask) -> list[Point]:
     return points
 
 
-def _band_of(tried: tuple[Tried, ...]) -> tuple[float, float] | None:
+def _band_of(tried: tuple[Tried, ...]) -> tuple[float, float] | Literal["none"]:
     """The passing stretch that is longest."""
     runs: list[list[float]] = [[]]
     for t in tried:
@@ -324,7 +307,7 @@ def _band_of(tried: tuple[Tried, ...]) -> tuple[float, float] | None:
         else:
             runs.append([])
     best = max(runs, key=len)
-    return (best[0], best[-1]) if best else None
+    return (best[0], best[-1]) if best else "none"
 
 
 def _latency_chart(curve: tuple[Tried, ...], ask: Ask) -> Chart:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 PREFIX_BLOCK_TOK = 16
@@ -36,7 +37,7 @@ def stream(seed: int, purpose: str) -> random.Random:
     return random.Random(int.from_bytes(digest[:8], "big"))
 
 
-def schedule_sha256(requests: list[Request] | tuple[Request, ...]) -> str:
+def schedule_sha256(requests: Sequence[Request]) -> str:
     """Hex SHA-256 of a schedule: the same seed gives the same on any machine, since times are whole microseconds."""
     digest = hashlib.sha256()
     for r in requests:
