@@ -18,7 +18,7 @@ from servefit.decide.written import UNITS
 from servefit.objectives import Summary, Targets, Verdict, margin, summarize
 from servefit.plan.checks import never, overall, smallest_margin, verdict_of, worst
 from servefit.plan.edges import group_of, groups, seat_range
-from servefit.plan.plan import Assumption, Candidate, Check, Plan
+from servefit.plan.plan import Assumption, Candidate, Check, Figures, Plan
 from servefit.records import Run
 from servefit.stats import Spread, percentile
 
@@ -307,6 +307,17 @@ def _spread(name: str, spread: Spread, source: str) -> Iterator[Quantity]:
                        formula=f"{said} {name.upper()} of the requests that completed")  # fmt: skip
 
 
+def _rates(of: Figures | Summary) -> tuple[tuple[str, Value, str, str], ...]:
+    """(name, value, dimension, formula) of what a candidate and a run have alike."""
+    return (
+        ("output.rate", of.output_tok_per_s, "tok_per_s", "output tokens / duration"),
+        ("throughput", of.req_per_s, "req_per_s", "requests that completed / duration"),
+        ("goodput.rate", of.goodput_req_per_s, "req_per_s", "requests that met every latency target / duration"),
+        ("goodput.share", of.goodput_frac, "frac", "requests that met every latency target / all requests"),
+        ("duration", of.duration_s, "s", "first due to last end"),
+    )
+
+
 def _figures(c: Candidate, source: str) -> Iterator[Quantity]:
     f = c.figures
     assert f is not None, f"{c.id} was not simulated"
@@ -314,11 +325,7 @@ def _figures(c: Candidate, source: str) -> Iterator[Quantity]:
         yield from _spread(name, getattr(f, f"{name}_s"), source)
     yield from _counts(f.n, f.ok, f.failed, source)
     rows: tuple[tuple[str, Value, str, str], ...] = (
-        ("output.rate", f.output_tok_per_s, "tok_per_s", "output tokens / duration"),
-        ("throughput", f.req_per_s, "req_per_s", "requests that completed / duration"),
-        ("goodput.rate", f.goodput_req_per_s, "req_per_s", "requests that met every latency target / duration"),
-        ("goodput.share", f.goodput_frac, "frac", "requests that met every latency target / all requests"),
-        ("duration", f.duration_s, "s", "first due to last end"),
+        *_rates(f),
         ("busy", f.busy_frac, "frac", "share of the time in which a step ran"),
         ("in_flight.mean", f.in_flight_mean, "plain", "mean number of requests waiting or running (Little)"),
         ("in_flight.peak", f.in_flight_peak, "count", "most requests waiting or running at once"),
@@ -549,14 +556,7 @@ def run_quantities(run: Run, targets: Targets, *, source: str) -> Iterator[Quant
         yield Quantity(name=f"{name}.value", value=percentile(values, targets.p), dim="s", source=source,
                        formula=f"p{targets.p} (nearest rank) {name.upper()} of the requests that completed")  # fmt: skip
     yield from _counts(s.n, s.ok, s.failed, source)
-    rows: tuple[tuple[str, Value, str, str], ...] = (
-        ("output.rate", s.output_tok_per_s, "tok_per_s", "output tokens / duration"),
-        ("throughput", s.req_per_s, "req_per_s", "requests that completed / duration"),
-        ("goodput.rate", s.goodput_req_per_s, "req_per_s", "requests that met every latency target / duration"),
-        ("goodput.share", s.goodput_frac, "frac", "requests that met every latency target / all requests"),
-        ("duration", s.duration_s, "s", "first due to last end"),
-    )
-    for name, value, dim, formula in rows:
+    for name, value, dim, formula in _rates(s):
         yield Quantity(name=name, value=value, dim=dim, formula=formula, source=source)
 
 

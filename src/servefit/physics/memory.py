@@ -187,7 +187,6 @@ def crossover_tok(model: ModelShape, weights_bytes: float, kv_bits: float = 16) 
 
 LOGIT_BYTES = 14.2
 """Working bytes of one logit while a step samples: fitted to vLLM 0.19.0's logged peaks (see docs/physics.md)."""
-DEFAULT_SEATS_H100 = 1024
 NON_TORCH_BYTES = int(0.25 * GIB)
 NON_TORCH_TP_BYTES = int(2.1 * GIB)
 GRAPH_BYTES = int(0.44 * GIB)

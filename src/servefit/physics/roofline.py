@@ -98,16 +98,6 @@ def model_peak(model: ModelShape, device: Device, precision: Precision | str | N
     return peak_flop_per_s(device, precision or (arithmetic_of(model.file.quant) if model.file else None))
 
 
-def critical_tok(device: Device, precision: Precision | str | None = None) -> float | None:
-    """Tokens in a step from which a linear layer is bound by arithmetic rather than bandwidth; None without a peak.
-
-    peak / bandwidth * bytes per weight / 2. H100 in 16 bit: 989e12 / 3.35e12 * 2 / 2 = 295 tokens.
-    """
-    peak = peak_flop_per_s(device, precision)
-    bits = find_precision(precision or "bf16").weight_bits
-    return peak.value / device.bandwidth_bytes_per_s * bits / 16 if peak else None
-
-
 # --- step time --------------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,6 @@
 """Names for servers: those of servefit.toml, engines that run here, the usual ports, the hosted ones, or a URL as it is."""
 
 import difflib
-import os
 from typing import Final
 
 from servefit.errors import CannotMeasure, ServefitError
@@ -99,8 +98,3 @@ def _running() -> dict[str, Target]:
         e.name: Target(name=e.name, url=e.url, origin=f"engine that runs here (process {e.pid})")
         for e in running.entries()
     }
-
-
-def key_line(target: Target) -> str:
-    """Whether the key of a hosted target is there: said, never shown."""
-    return f"{target.api_key_env} is {'set' if os.environ.get(target.api_key_env or '') else 'not set'}"

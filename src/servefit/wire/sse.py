@@ -27,10 +27,6 @@ class Body:
         """When the byte before `offset` arrived."""
         return self.times_ns[min(bisect_left(self.ends, offset), len(self.times_ns) - 1)]
 
-    def read_index(self, offset: int) -> int:
-        """Which read brought the byte before `offset`."""
-        return bisect_left(self.ends, offset)
-
 
 @dataclass(slots=True, kw_only=True)
 class Noise:
