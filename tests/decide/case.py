@@ -27,12 +27,21 @@ def make_plan(folder: Path) -> Plan:
     return plan
 
 
-def make_run(folder: Path, *, n: int = 100, ttft_s: float = 0.2, tpot_s: float = 0.021, **header: object) -> Run:
-    """A measured run of `n` requests of 20 tokens, four a second, each as fast as the last."""
+def make_run(
+    folder: Path,
+    *,
+    n: int = 100,
+    ttft_s: float = 0.2,
+    tpot_s: float = 0.021,
+    osl: int = 256,
+    every_s: float = 0.25,
+    **header: object,
+) -> Run:
+    """A measured run of `n` requests of `osl` tokens, one `every_s`, each as fast as the last."""
     rows = tuple(
         RequestRecord(
-            id=str(i), status="ok", due_s=i / 4, sent_s=i / 4, isl=512, isl_source="usage", osl=20, osl_source="usage",
-            chunk_s=tuple(i / 4 + ttft_s + k * tpot_s for k in range(20)), done_s=i / 4 + ttft_s + 20 * tpot_s,
+            id=str(i), status="ok", due_s=i * every_s, sent_s=i * every_s, isl=512, isl_source="usage", osl=osl, osl_source="usage",
+            chunk_s=tuple(i * every_s + ttft_s + k * tpot_s for k in range(osl)), done_s=i * every_s + ttft_s + osl * tpot_s,
             finish_reason="length", http_status=200,
         )
         for i in range(n)

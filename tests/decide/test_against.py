@@ -95,11 +95,29 @@ def test_a_run_that_says_nothing_about_it_is_refused(report, tmp_path, header, s
 
 
 def test_another_or_a_lighter_load_is_said(report, tmp_path):
-    """A confirmation by less load than was planned for is worth little, and says so."""
-    make_run(tmp_path / "run", workload_sha256="other")
-    notes = " ".join(hold(report.decision, report.ledger, tmp_path / "run").notes)
-    assert "not the plan's" in notes
-    assert "mean answer is 20 tok against the plan's 256 tok" in notes
+    """Less load than was planned for confirms nothing, and the run says in what it was lighter; it can overturn all the same."""
+    make_run(tmp_path / "short", workload_sha256="other", osl=20)
+    short = hold(report.decision, report.ledger, tmp_path / "short")
+    assert short.result == "open" and "not the plan's" in " ".join(short.notes)
+    assert "mean answer is 20 tok against the plan's 256 tok" in " ".join(short.notes)
+    make_run(tmp_path / "seldom", every_s=1.0)
+    seldom = hold(report.decision, report.ledger, tmp_path / "seldom")
+    assert seldom.result == "open" and "rate is 1.00 req/s against the plan's 4.00 req/s" in " ".join(seldom.notes)
+    make_run(tmp_path / "slow", every_s=1.0, ttft_s=0.51)
+    assert hold(report.decision, report.ledger, tmp_path / "slow").result == "overturned"
+    make_run(tmp_path / "more", every_s=0.2, osl=300)
+    assert hold(report.decision, report.ledger, tmp_path / "more").result == "confirmed"
+
+
+def test_a_lighter_run_is_not_recorded(cli, tmp_path):
+    """`--against` with a lighter load ends with 3, and the decision file is as it was."""
+    (tmp_path / "case").mkdir()
+    decision = make_case(tmp_path / "case")
+    before = decision.read_bytes()
+    make_run(tmp_path / "light", every_s=1.0)
+    code, out, _ = cli("verify", str(decision), "--against", str(tmp_path / "light"))
+    assert (code, decision.read_bytes()) == (3, before)
+    assert "neither confirmed nor overturned by" in out
 
 
 def test_another_machine_or_model_is_said(report, tmp_path):

@@ -41,7 +41,8 @@ def command(files: tuple[Path, ...], *, rerun: bool, against: Path | None, fix: 
     """Does every number in a decision still hold? Recomputed from its plan and runs, offline.
 
     FILE is a decision.md, a bundle's folder, or a bundle's zip. --against writes what RUN says into the file: overturned,
-    or one more confirmation. Ends with 0 where all holds, 4 where something does not, 5 where it is overturned.
+    or one more confirmation; a run that asked for less than the plan can overturn and not confirm. Ends with 0 where all holds,
+    3 where RUN leaves it open, 4 where something does not hold, 5 where it is overturned.
     """
     done = [_verify(path, again=rerun, against=against, fix=fix) for path in files]
     if as_json:
@@ -51,7 +52,8 @@ def command(files: tuple[Path, ...], *, rerun: bool, against: Path | None, fix: 
             _print(path, one, style)
     if not all(one.report.holds for one in done):
         return 4
-    return 5 if any(one.held and one.held.result == "overturned" for one in done) else 0
+    results = {one.held.result for one in done if one.held}
+    return 5 if "overturned" in results else 3 if "open" in results else 0
 
 
 def _verify(path: Path, *, again: bool, against: Path | None, fix: bool) -> _Done:
@@ -93,6 +95,8 @@ def _record(report: Report, held: Held, run: Path) -> Report:
     from servefit.files import write_text
     from servefit.records import content_sha256
 
+    if held.result == "open":
+        return report
     run = run.parent if run.name == "run.json" else run
     where = Path(os.path.relpath(run.resolve(), report.path.parent.resolve())).as_posix()
     today = dt.datetime.now(tz=dt.UTC).date().isoformat()
@@ -163,8 +167,12 @@ def _print_held(held: Held, status: str) -> None:
         click.echo(plain(f"{outcome.expression}: {'met' if outcome.holds else 'not met'} ({used})"))
     for note in held.notes:
         click.echo(plain(f"note: {note}"))
-    verdict = "OVERTURNED by" if held.result == "overturned" else "confirmed by"
-    click.echo(plain(f"The decision is {verdict} {held.run}."))
+    verdict = {
+        "overturned": "OVERTURNED by",
+        "confirmed": "confirmed by",
+        "open": "neither confirmed nor overturned by",
+    }
+    click.echo(plain(f"The decision is {verdict[held.result]} {held.run}."))
     if status == "overturned" and held.result == "confirmed":
         click.echo("It stays overturned: an earlier run did that. Plan again with what was measured.")
 
@@ -173,6 +181,8 @@ def _next(path: Path, one: _Done) -> str:
     report = one.report
     if one.held and one.held.result == "overturned":
         return "next: servefit calibrate on that run, then plan and decide again"
+    if one.held and one.held.result == "open":
+        return "next: measure again with the plan's own load (its workload, or its rate, users and lengths)"
     if report.holds and one.held:
         return (
             f"next: servefit verify {path} in your CI, and again with --against when the traffic or the engine changes"

@@ -8,7 +8,7 @@ the unit of what it is compared with. Nothing is ever executed.
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -145,18 +145,21 @@ def _dim(node: ast.AST, dims: Mapping[str, str]) -> str | None:
 def _lighter(plan: Plan, run: Run) -> Iterator[str]:
     """In which way the run asked for less than the plan: such a run confirms little."""
     work, rows = plan.spec.workload, run.load_rows
-    span = max(r.due_s for r in rows) - min(r.due_s for r in rows)
+    sent = [r.due_s if r.sent_s is None else r.sent_s for r in rows]
+    span, ended = max(sent) - min(sent), max(r.done_s or at for r, at in zip(rows, sent, strict=True))
     offered = (len(rows) - 1) / span if span > 0 else None
+    waits_s = sum(max(0.0, (r.done_s or at) - at) for r, at in zip(rows, sent, strict=True))
+    in_flight = waits_s / (ended - min(sent)) if ended > min(sent) else None  # Little: the users that a closed loop has
     isl = [r.isl for r in rows if r.isl is not None]
     osl = [r.osl for r in rows if r.osl is not None]
     for what, dim, theirs, ours in (
         ("rate", "req_per_s", offered, work.rate_req_per_s),
-        ("concurrency", "count", run.header.load.get("concurrency"), work.concurrency),
+        ("concurrency", "plain", run.header.load.get("concurrency") or in_flight, work.concurrency),
         ("mean prompt", "tok", sum(isl) / len(isl) if isl else None, work.isl.mean if not work.trace else None),
         ("mean answer", "tok", sum(osl) / len(osl) if osl else None, work.osl.mean if not work.trace else None),
     ):
         if isinstance(theirs, int | float) and ours is not None and theirs < 0.9 * ours:
-            yield f"The run's {what} is {show(theirs, dim)} against the plan's {show(ours, dim)}: a lighter load confirms little."
+            yield f"The run's {what} is {show(theirs, dim)} against the plan's {show(ours, dim)}: a lighter load confirms nothing."
 
 
 def hold_against(decision: Decision, ledger: Ledger, measured: Measured) -> tuple[Outcome, ...]:
@@ -188,12 +191,23 @@ class Pair:
     """(measured - predicted) / predicted; None where one of them was not observed."""
 
 
+Result = Literal["confirmed", "overturned", "open"]
+"""What a run says: `open` where it does not overturn the decision and its load was too light to confirm it."""
+
+
+def result_of(outcomes: Iterable[Outcome], plan: Plan, run: Run) -> Result:
+    """Overturned where an expression is met; else confirmed, by a run that asked for no less than the plan did."""
+    if any(outcome.holds for outcome in outcomes):
+        return "overturned"
+    return "open" if any(_lighter(plan, run)) else "confirmed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """A decision held against one run."""
 
     run: str
-    result: Literal["confirmed", "overturned"]
+    result: "Result"
     outcomes: tuple[Outcome, ...]
     pairs: tuple[Pair, ...]
     notes: tuple[str, ...]
@@ -201,7 +215,7 @@ class Held:
 
 
 def hold(decision: Decision, ledger: Ledger, folder: Path) -> Held:
-    """The decision against the run in `folder`: overturned where one of its expressions is met, else confirmed.
+    """The decision against the run in `folder`: overturned where one of its expressions is met, else confirmed or open.
 
     Raises CannotMeasure where the run says nothing about the decision, or the decision names no result to look for.
     """
@@ -215,7 +229,7 @@ def hold(decision: Decision, ledger: Ledger, folder: Path) -> Held:
     outcomes = hold_against(decision, wider, measured)
     return Held(
         run=str(folder),
-        result="overturned" if any(o.holds for o in outcomes) else "confirmed",
+        result=result_of(outcomes, ledger.plan, measured.run),
         outcomes=outcomes,
         pairs=tuple(_pairs(wider, measured)),
         notes=notes,

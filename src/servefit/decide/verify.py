@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servefit.decide.against import MARK, evaluate_on, expressions, hold_against, vocabulary
+from servefit.decide.against import MARK, evaluate_on, expressions, hold_against, result_of, vocabulary
 from servefit.decide.bundle import MANIFEST, confined
 from servefit.decide.decision import SECTIONS, Binding, Decision, Input, at, load_decision
 from servefit.decide.findings import Finding, Level
@@ -456,7 +456,7 @@ def _checked_against(decision: Decision, ledger: Ledger, path: Path) -> Iterator
             outcomes = hold_against(decision, replace(ledger, runs=(measured,), _scopes={}), measured)
         except ServefitError:
             continue
-        said = "overturned" if any(o.holds for o in outcomes) else "confirmed"
+        said = result_of(outcomes, ledger.plan, measured.run)
         if said != checked.result:
             message = f"{checked.run} says {said}."
             yield _front_finding(
