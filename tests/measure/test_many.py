@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import servefit
-from servefit.errors import ServefitError
+from servefit.errors import CannotMeasure, ServefitError
+from servefit.host.ray_cluster import connected
 from servefit.measure.many import Offset, Share, _merged, _without_siblings, judge, shares_of
 from servefit.measure.on_ray import best_offset
 from servefit.measure.probe import find_endpoint
@@ -235,8 +236,21 @@ def test_a_plan_on_two_nodes_has_the_same_bytes(cluster, cli, tmp_path):
 def test_no_cluster_is_one_sentence(tmp_path):
     """Where nothing answers, exit code 3's sentence names the address."""
     pytest.importorskip("ray")
-    from servefit.host.ray_cluster import connected
-
     with pytest.raises(ServefitError, match="No Ray cluster answers at nowhere:1"), connected("nowhere:1", purpose="x"):
         pass
     assert find_endpoint("http://127.0.0.1:9").name
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch):
+    """Ray raises a bare Exception of several sentences where its node takes too long: the first is passed on."""
+    ray = pytest.importorskip("ray")
+
+    def too_long(**_):
+        raise Exception("The current node timed out during startup. This could happen because some of it failed.")
+
+    monkeypatch.setattr(ray, "init", too_long)
+    said = pytest.raises(CannotMeasure, match=r"^Ray could not be started here: .* during startup\.$")
+    with said, connected("local", purpose="x"):
+        pass

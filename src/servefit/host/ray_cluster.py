@@ -10,6 +10,8 @@ from typing import Any
 from servefit import __version__
 from servefit.errors import CannotMeasure, MissingExtra
 
+_START_ONE = "Start one with `ray start --head`, or write --ray local."
+
 
 @contextmanager
 def connected(address: str, *, purpose: str, cpus: int | None = None) -> Iterator[Any]:
@@ -18,6 +20,7 @@ def connected(address: str, *, purpose: str, cpus: int | None = None) -> Iterato
     A connection that is there already is used and left. Ray's own usage report is off. Raises MissingExtra, CannotMeasure.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # its own 30 s are too few on a busy machine
     try:
         import ray
     except ImportError:
@@ -37,12 +40,12 @@ def connected(address: str, *, purpose: str, cpus: int | None = None) -> Iterato
             }
         try:
             ray.init(address=address, **settings)
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-            said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise CannotMeasure(
-                f"No Ray cluster answers at {address}: {said}.",
-                hint="Start one with `ray start --head`, or write --ray local.",
-            ) from None
+        except Exception as error:  # noqa: BLE001 - Ray raises bare Exceptions, as where a node takes too long to start
+            said = (str(error).splitlines() or [type(error).__name__])[0].partition(". ")[0].rstrip(".")
+            if address == "local":
+                raise CannotMeasure(f"Ray could not be started here: {said}.",
+                                    hint="Try again when the machine is less busy, or use --workers.") from None  # fmt: skip
+            raise CannotMeasure(f"No Ray cluster answers at {address}: {said}.", hint=_START_ONE) from None
     try:
         yield ray
     except ray.exceptions.RayError as error:
@@ -67,5 +70,5 @@ def _reach(address: str) -> None:
     except (OSError, OverflowError) as error:
         raise CannotMeasure(
             f"No Ray cluster answers at {address}: {getattr(error, 'strerror', None) or error}.",
-            hint="Start one with `ray start --head`, or write --ray local.",
+            hint=_START_ONE,
         ) from None
