@@ -135,6 +135,40 @@ def test_sliders_move_the_picture_and_the_address(site, tab):
     assert "'many' is not a number" in page.inner_text("#trouble")
 
 
+def test_users_instead_of_a_rate_and_back_from_the_address(site, tab):
+    """Choosing users hides the rate, the load's figure counts users, and a reload keeps replicas, users and spread."""
+    page = tab(width=1280)
+    page.goto(site.at + "/plan?osl=32&tp=2")
+    page.wait_for_selector("#picture[data-ms]", timeout=60_000)
+    assert page.is_visible("#f-rate") and not page.is_visible("#f-users")
+    page.select_option("#f-load", "users")
+    until(page, "() => location.search.includes('load=users')")
+    page.fill("#f-users", "50")
+    until(page, "() => location.search.includes('users=50')")
+    page.reload()
+    page.wait_for_selector("#picture[data-ms]", timeout=60_000)
+    assert page.input_value("#f-users") == "50" and page.input_value("#f-tp") == "2" and not page.is_visible("#f-rate")
+    until(page, "() => document.querySelector('#chart-load svg').textContent.includes('users')")
+
+
+def test_written_up_through_the_page_it_verifies(site, tab, cli):
+    """The button of the real page makes a decision; the page says that it holds, and so does `servefit verify`."""
+    page = tab(width=1280)
+    page.goto(site.at + "/plan?osl=16&isl=64&seats=8&rate=2")
+    page.wait_for_selector("#picture[data-ms]", timeout=60_000)
+    page.fill("#f-seats", "16")
+    until(page, "() => document.getElementById('writeup').elements.seats.value === '16'")
+    page.fill("#decider", "Ada")
+    page.get_by_role("button", name="Write it up").click()
+    page.wait_for_url("**/decisions/**", timeout=120_000)
+    assert "Every number holds" in page.inner_text("main") and "Ada" in page.inner_text("main")
+    path = site.folder / page.url.split("/decisions/")[1]
+    code, out, err = cli("verify", str(path))
+    assert code == 0, out + err
+    page.goto(site.at + "/")
+    assert page.locator(".done .yes", has_text="A decision is written").count() == 1
+
+
 def test_a_word_opens_by_tap_and_by_keyboard(site, tab):
     """A term's definition opens where it stands; Escape closes it."""
     page = tab(has_touch=True)

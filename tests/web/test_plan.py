@@ -10,7 +10,7 @@ from servefit.plan.files import load_plan
 from servefit.web import papers, picture
 from servefit.web.app import create_app
 from servefit.web.live import Live
-from servefit.web.picture import Ask, draw, spec_of
+from servefit.web.picture import Ask, draw
 from web import folder as made
 
 HOST = "127.0.0.1:8731"
@@ -50,20 +50,37 @@ def test_what_cannot_be_is_one_sentence(page, query):
     assert page.get(f"/plan/picture?{query}").status_code == 400
 
 
-def test_checks_are_the_planners_own():
-    """The picture's checks are those of the planner's candidate, made from the question alone."""
-    from servefit.plan.bases import find_bases, find_inputs
-    from servefit.plan.search import Group, Shared, make_candidate, make_schedules
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "flags"),
+    [({}, ("--rate", "4")),
+     ({"replicas": 3, "tp": 2, "rate_req_per_s": 9.0}, ("--rate", "9", "--replicas", "3", "--tp", "2")),
+     ({"users": 40}, ("--concurrency", "40")),
+     ({"policy": "static", "rate_req_per_s": 0.7}, ("--rate", "0.7", "--policy", "static"))],
+    ids=["open", "replicas and tensor parallel", "users", "static"],
+)  # fmt: skip
+def test_the_page_says_what_the_command_line_says(cli, tmp_path, more, flags):
+    """The same question to `servefit plan`: the same checks, memory, cost and figures, to the bit."""
+    mine = draw(ask(osl=16, **more))
+    policy = () if "--policy" in flags else ("--policy", "chunked")
+    code, out, err = cli(
+        "plan", "--model", "llama-3.1-8b", "--device", "a100-80gb", "--precision", "bf16", *policy, "--seats", "32",
+        "--isl", "512", "--osl", "16", "-n", "2000", "--seeds", "1", "--ttft-p99", "500ms", "--tpot-p99", "30ms",
+        "--goodput", "99%", "--jobs", "1", "--quiet", "--json", "--out", str(tmp_path / "plan.json"), *flags,
+    )  # fmt: skip
+    assert out, (code, err)
+    (theirs,) = load_plan(tmp_path / "plan.json").candidates
+    assert mine.checks == theirs.checks and mine.cost == theirs.cost and mine.figures == theirs.figures
+    assert mine.memory.needed_bytes == theirs.memory.needed_bytes
+    assert mine.curve and (mine.band or more.get("policy") == "none")
 
-    seen = draw(ask(), whole=False)
-    spec = spec_of(ask())
-    inputs, schedules = find_inputs(spec), make_schedules(spec)
-    shared = Shared(spec=spec, inputs=inputs, schedules=schedules, contexts_tok=(576,), scores={})
-    base = find_bases(spec, inputs, context_tok=576)[0]
-    theirs = make_candidate(shared, Group(base=base, policy="chunked", budget_tok=2048, replicas=1), 32).checks
-    for mine, other in zip(seen.checks, theirs, strict=True):
-        assert mine.name == other.name and mine.verdict == other.verdict
-        assert mine.value == pytest.approx(other.value, rel=0.02)
+
+@pytest.mark.parametrize(("query", "word"), [("device=m4-max-64gb&tp=4", "no GPU"), ("load=users&replicas=2", "too slow"),
+                                             ("tp=3", "1, 2, 4, 8"), ("load=hope", "rate, users")])  # fmt: skip
+def test_what_cannot_be_simulated_says_why(page, query, word):
+    """Spread over devices without a link, users over replicas: a sentence that says what to do."""
+    answer = page.get(f"/plan/picture?{query}")
+    assert answer.status_code == 400 and word in answer.json()["trouble"]
 
 
 def test_the_band_and_the_curve_fail_at_their_far_ends():

@@ -12,6 +12,7 @@ from servefit.errors import ServefitError
 from servefit.files import read_json, write_json
 from servefit.learn.numbers import all_fields, collect, typed_value
 from servefit.web.desk import desk_of
+from servefit.web.shelf import all_decisions
 
 TYPED = Path("learn") / "numbers.json"
 DAY = (
@@ -57,7 +58,7 @@ def done_when(folder: Path) -> list[Done]:
     """What a first day leaves behind, looked up in the folder."""
     numbers = collect(folder)
     bill = _bill_is_empty(folder / "bill.json")
-    decided = any(folder.glob("decision.md")) or any(folder.glob("*/decision.md"))
+    decided = bool(all_decisions(folder))
     return [
         Done(
             text="A row for a short prompt",

@@ -13,6 +13,7 @@ from typing import Literal
 from servefit.charts import figures
 from servefit.charts.figures import Chart, Point
 from servefit.engine.outcome import Outcome
+from servefit.errors import ServefitError
 from servefit.objectives import Targets
 from servefit.physics.memory import kv_read_bytes, streamed_weight_bytes
 from servefit.physics.roofline import attention_flop, head_flop, linear_flop_per_tok, model_peak, prefill_flop
@@ -52,6 +53,10 @@ class Ask:
     ttft_s: float
     tpot_s: float
     goodput_frac: float
+    users: int = 0
+    """Closed loop: so many, each asking again when answered; 0: an open loop at the rate."""
+    replicas: int = 1
+    tp: int = 1
     calibration: str = ""
     """Path of a calibration: its device is measured."""
     given: GivenDevice | None = None
@@ -109,6 +114,7 @@ class Picture:
 
 def spec_of(ask: Ask, *, seeds: int = 1, n: int = REQUESTS) -> PlanSpec:
     """The same question for the planner."""
+    load = {"concurrency": ask.users} if ask.users else {"rate_req_per_s": ask.rate_req_per_s}
     return PlanSpec(
         models=(ask.model,),
         devices=(ask.given.name if ask.given else ask.device,),
@@ -117,7 +123,9 @@ def spec_of(ask: Ask, *, seeds: int = 1, n: int = REQUESTS) -> PlanSpec:
         policies=(ask.policy,),
         seeds=seeds,
         calibrations=(ask.calibration,) if ask.calibration else (),
-        workload=Workload(n=n, rate_req_per_s=ask.rate_req_per_s, isl=Lengths(mean=ask.isl), osl=Lengths(mean=ask.osl)),
+        replicas=(ask.replicas,),
+        tp=(ask.tp,),
+        workload=Workload(n=n, isl=Lengths(mean=ask.isl), osl=Lengths(mean=ask.osl), **load),  # type: ignore[arg-type]
         targets=ask.targets,
     )
 
@@ -129,6 +137,11 @@ def draw(ask: Ask, *, whole: bool = True) -> Picture:
     band and the curve go by the value alone. Raises ServefitError for a question that cannot be.
     """
     shared, group = _ground(ask)
+    if ask.users and ask.replicas > 1:
+        raise ServefitError(
+            f"{ask.users:,} users on {ask.replicas:,} replicas are too slow to simulate while a slider moves.",
+            hint="Take one replica here, or the rate; servefit plan --concurrency simulates them.",
+        )
     scenario, memory = make_scenario(shared, group, ask.seats)
     basis = group.base.basis
     seen, held = hold(scenario, error_frac=basis.error_frac, one_sided=basis.lower_bound)
@@ -139,7 +152,7 @@ def draw(ask: Ask, *, whole: bool = True) -> Picture:
         figures=seen,
         memory=memory,
         basis=basis,
-        cost=with_cost(group.base.row.device.name, 1, seen),
+        cost=with_cost(group.base.row.device.name, ask.tp * ask.replicas, seen),
     )
     if not whole:
         return picture
@@ -162,9 +175,10 @@ def _inputs(spec: PlanSpec, stamp: float) -> Inputs:  # noqa: ARG001
 
 
 @lru_cache(maxsize=64)
-def _schedule(isl: int, osl: int, rate: float) -> Schedule:
-    """The planner's own first schedule."""
-    return columns(Workload(n=REQUESTS, rate_req_per_s=rate, isl=Lengths(mean=isl), osl=Lengths(mean=osl)))
+def _schedule(isl: int, osl: int, rate: float, users: int) -> Schedule:
+    """The planner's own first schedule, at a rate or for so many users."""
+    load = {"concurrency": users} if users else {"rate_req_per_s": rate}
+    return columns(Workload(n=REQUESTS, isl=Lengths(mean=isl), osl=Lengths(mean=osl), **load))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,12 +223,17 @@ def _ground(ask: Ask) -> tuple[Shared, Group]:
     shared = Shared(
         spec=spec,
         inputs=inputs,
-        schedules=(_schedule(ask.isl, ask.osl, ask.rate_req_per_s),),
+        schedules=(_schedule(ask.isl, ask.osl, ask.rate_req_per_s, ask.users),),
         contexts_tok=(ask.isl + ask.osl,),
         scores={},
     )
-    base = find_bases(spec, inputs, context_tok=ask.isl + ask.osl)[0]
-    return shared, Group(base=base, policy=ask.policy, budget_tok=spec.budgets_tok[0], replicas=1)
+    bases = find_bases(spec, inputs, context_tok=ask.isl + ask.osl)
+    if not bases:
+        raise ServefitError(
+            f"{ask.device} is no GPU: a copy is not spread over {ask.tp} of it.",
+            hint="Take 1 device a copy, and replicas.",
+        )
+    return shared, Group(base=bases[0], policy=ask.policy, budget_tok=spec.budgets_tok[0], replicas=ask.replicas)
 
 
 def _inputs_of(spec: PlanSpec, stamp: float) -> Inputs:
@@ -235,7 +254,7 @@ def _band(ask: Ask, shared: Shared, group: Group) -> tuple[Tried, ...]:
             out.append(Tried(x=seats, ttft_s=None, tpot_s=None, passes=False))
             continue
         if enough is None or ask.policy in ("static", "dynamic"):
-            outcome = _outcome(scenario, (*_key(ask), seats, ask.rate_req_per_s))
+            outcome = _outcome(scenario, (*_key(ask), seats, ask.users or ask.rate_req_per_s))
             if outcome.peak <= seats:
                 enough = (seats, outcome)
         else:
@@ -245,22 +264,26 @@ def _band(ask: Ask, shared: Shared, group: Group) -> tuple[Tried, ...]:
 
 
 def _curve(ask: Ask, scenario: Scenario) -> tuple[Tried, ...]:
-    """The same configuration at other rates: three doublings down and up, cut where nothing passes by far."""
+    """The same configuration at other rates (or with other numbers of users): three doublings down and up, cut where nothing passes by far."""
     if scenario.config.kv_blocks is not None and scenario.config.kv_blocks < 1:
         return ()
-    near = [r for r in RATES if ask.rate_req_per_s / 8.1 <= r <= ask.rate_req_per_s * 8.1]
+    here = float(ask.users or ask.rate_req_per_s)
+    near = [r for r in RATES if here / 8.1 <= r <= here * 8.1 and not (ask.users and (r < 1 or r > REQUESTS / 2))]
     out = []
-    for rate in sorted({*near, ask.rate_req_per_s}):
-        other = replace(scenario, schedules=(_schedule(ask.isl, ask.osl, rate),))
-        tried = _tried(rate, _outcome(other, (*_key(ask), ask.seats, rate)), other)
+    for load in sorted({*near, here}):
+        users = int(load) if ask.users else 0
+        asked = _schedule(ask.isl, ask.osl, load, users)
+        other = replace(scenario, schedules=(asked,), concurrency=users or None)
+        tried = _tried(load, _outcome(other, (*_key(ask), ask.seats, load)), other)
         out.append(tried)
-        if rate > ask.rate_req_per_s and not tried.passes and len([t for t in out if not t.passes]) > 1:
+        if load > here and not tried.passes and len([t for t in out if not t.passes]) > 1:
             break
     return tuple(out)
 
 
 def _key(ask: Ask) -> tuple[object, ...]:
-    return (ask.model, ask.device, ask.precision, ask.policy, ask.isl, ask.osl, ask.calibration)
+    return (ask.model, ask.device, ask.precision, ask.policy, ask.isl, ask.osl, ask.calibration, ask.tp, ask.replicas,
+            bool(ask.users))  # fmt: skip
 
 
 def _tried(x: float, digest: Digest, scenario: Scenario) -> Tried:
@@ -312,7 +335,7 @@ def _band_of(tried: tuple[Tried, ...]) -> tuple[float, float] | Literal["none"]:
 
 def _latency_chart(curve: tuple[Tried, ...], ask: Ask) -> Chart:
     return figures.lines(
-        _shares(curve, ask), name="load", title="Latency against load", x="requests a second", y="% of target",
+        _shares(curve, ask), name="load", title="Latency against load", x="users" if ask.users else "requests a second", y="% of target",
         target=100.0, band=_band_of(curve), log_x=True, log_y=True, places=0,
     )  # fmt: skip
 
@@ -329,7 +352,7 @@ def _roof(ask: Ask, row: Row, basis: StepBasis, seen: Figures | None) -> list[Ch
     peak = model_peak(row.model, row.device, row.precision)
     if peak is None:
         return []
-    together = max(1, min(ask.seats, round(seen.in_flight_mean or 1))) if seen else 1
+    together = max(1, min(ask.seats, round((seen.in_flight_mean or 1) / ask.replicas))) if seen else 1
     context = ask.isl + ask.osl // 2
     model, step = row.model, basis.step
     flop = together * (linear_flop_per_tok(model) + head_flop(model) + attention_flop(model, context))
@@ -340,13 +363,13 @@ def _roof(ask: Ask, row: Row, basis: StepBasis, seen: Figures | None) -> list[Ch
     read_once = streamed_weight_bytes(model, row.precision, step_tok=ask.isl)
     return [
         figures.roofline(
-            peak_flop_per_s=peak.value,
-            bandwidth_bytes_per_s=row.device.bandwidth_bytes_per_s,
+            peak_flop_per_s=peak.value * ask.tp,
+            bandwidth_bytes_per_s=row.device.bandwidth_bytes_per_s * ask.tp,
             points=[
                 (f"decode, {together} together", flop / read, flop / decode_s),
                 (f"prefill, {fmt(ask.isl)} tokens", whole / read_once, whole / prefill_s),
             ],
-            device=row.device.title,
+            device=row.device.title if ask.tp == 1 else f"{ask.tp} x {row.device.title}",
         )
     ]
 

@@ -1,9 +1,8 @@
 """The live plan: choose, move, watch the checks follow; the state is in the address; written up with one button."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
@@ -42,24 +41,29 @@ class Slider:
     usual: float
     log: bool = True
     whole: bool = True
-    word: str = ""
-    """The glossary's term."""
 
 
 SLIDERS = (
-    Slider(name="seats", label="Seats", unit="requests at once", low=1, high=256, usual=32, word="Seats"),
-    Slider(name="rate", label="Traffic", unit="requests a second", low=0.05, high=200, usual=4, whole=False,
-           word="Open loop"),
-    Slider(name="isl", label="Prompt", unit="tokens", low=16, high=32768, usual=512, word="ISL"),
-    Slider(name="osl", label="Answer", unit="tokens", low=2, high=4096, usual=256, word="OSL"),
-    Slider(name="ttft", label="TTFT at most", unit="ms", low=10, high=20000, usual=500, word="TTFT"),
-    Slider(name="tpot", label="TPOT at most", unit="ms", low=1, high=500, usual=30, word="TPOT"),
-    Slider(name="goodput", label="Goodput at least", unit="% of requests", low=50, high=100, usual=99, log=False,
-           whole=False, word="Goodput"),
+    Slider(name="seats", label="Seats", unit="requests at once", low=1, high=256, usual=32),
+    Slider(name="replicas", label="Replicas", unit="copies", low=1, high=64, usual=1),
+    Slider(name="rate", label="Traffic", unit="requests a second", low=0.05, high=200, usual=4, whole=False),
+    Slider(name="users", label="Users", unit="each asks again", low=1, high=1000, usual=32),
+    Slider(name="isl", label="Prompt", unit="tokens", low=16, high=32768, usual=512),
+    Slider(name="osl", label="Answer", unit="tokens", low=2, high=4096, usual=256),
+    Slider(name="ttft", label="TTFT at most", unit="ms", low=10, high=20000, usual=500),
+    Slider(name="tpot", label="TPOT at most", unit="ms", low=1, high=500, usual=30),
+    Slider(name="goodput", label="Goodput at least", unit="%", low=50, high=100, usual=99, log=False,
+           whole=False),
 )  # fmt: skip
-TRAFFIC = SLIDERS[:4]
-TARGETS = SLIDERS[4:]
-USUAL = {"model": "llama-3.1-8b", "device": "a100-80gb", "precision": "bf16", "policy": "chunked"}
+TRAFFIC = SLIDERS[:6]
+TARGETS = SLIDERS[6:]
+USUAL = {
+    "model": "llama-3.1-8b", "device": "a100-80gb", "precision": "bf16", "policy": "chunked", "tp": "1", "load": "rate",
+}  # fmt: skip
+SPREADS = ("1", "2", "4", "8")
+"""Devices that one copy is spread over."""
+LOADS = {"rate": "at a rate (open loop)", "users": "from users (closed loop)"}
+"""Open and closed loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,10 @@ def chosen(given: QueryParams) -> Chosen:
         trouble, values["policy"] = trouble or f"'{values['policy']}' is no batching policy.", USUAL["policy"]
     if values["precision"] not in PRECISIONS:
         trouble, values["precision"] = trouble or f"'{values['precision']}' is no precision.", USUAL["precision"]
+    for name, choices in (("tp", SPREADS), ("load", tuple(LOADS))):
+        if values[name] not in choices:
+            trouble = trouble or f"{name} is '{values[name]}'; it is one of {', '.join(choices)}."
+            values[name] = USUAL[name]
     values |= {name: f"{number:g}" if number < 1e5 else f"{number:.0f}" for name, number in numbers.items()}
     return Chosen(values=values, numbers=numbers, trouble=trouble)
 
@@ -122,6 +130,9 @@ def ask_of(desk: Desk, made: Chosen) -> Ask:
         precision=made.values["precision"],
         policy=made.values["policy"],
         seats=int(numbers["seats"]),
+        replicas=int(numbers["replicas"]),
+        tp=int(made.values["tp"]),
+        users=int(numbers["users"]) if made.values["load"] == "users" else 0,
         rate_req_per_s=numbers["rate"],
         isl=int(numbers["isl"]),
         osl=int(numbers["osl"]),
@@ -189,6 +200,8 @@ async def page(request: Request) -> Response:
         traffic=TRAFFIC,
         targets=TARGETS,
         policies=POLICY_NAMES,
+        spreads=SPREADS,
+        loads=LOADS,
         precisions=[name for name, p in PRECISIONS.items() if p.name == name],
         models=all_models(),
         devices=all_devices(),
@@ -243,13 +256,3 @@ async def write(request: Request) -> Response:
     words = papers.Author(despite=given.get("despite", "")[:500], decider=given.get("decider", "")[:100])
     where = await desk.live.work(papers.write_up, ask, desk.folder, words)
     return RedirectResponse(f"/decisions/{where}", status_code=303)
-
-
-def address(ask: Ask) -> str:
-    """The address of the live plan at this position."""
-    values = asdict(replace(ask, given=None))
-    return "/plan?" + urlencode({
-        "model": ask.model, "device": ask.device, "precision": ask.precision, "policy": ask.policy, "seats": ask.seats,
-        "rate": values["rate_req_per_s"], "isl": ask.isl, "osl": ask.osl, "ttft": ask.ttft_s * 1e3,
-        "tpot": ask.tpot_s * 1e3, "goodput": ask.goodput_frac * 100,
-    })  # fmt: skip

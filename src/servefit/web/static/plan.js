@@ -36,7 +36,13 @@
     input.closest(".slide").append(range);
     told();
   }
-  for (const select of form.querySelectorAll("select")) select.addEventListener("change", () => moved());
+  // Of rate and users only the one that counts is shown.
+  function loaded() {
+    const load = form.elements.load.value;
+    for (const name of ["rate", "users"]) form.querySelector(`[data-slide="${name}"]`).hidden = name !== load;
+  }
+  loaded();
+  for (const select of form.querySelectorAll("select")) select.addEventListener("change", () => { loaded(); moved(); });
   form.addEventListener("submit", (event) => { event.preventDefault(); moved(); });
 
   let asking = null, next = false, speak = null;
