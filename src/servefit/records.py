@@ -244,6 +244,10 @@ LARGEST = 1e30
 """No second, token or byte of a run comes near it; sums of larger ones overflow, and one such row would end a whole list."""
 
 
+BOUNDS = {"chunk_s": (-LARGEST, LARGEST), "chunk_tok": (0, 1_000_000)}
+"""Each time, and the tokens of one chunk: a file that claims more would fill the memory."""
+
+
 def _check_kinds(value: dict[str, Any], kinds: dict[str, tuple[type, ...]]) -> None:
     """Raises TypeError naming the first field that holds something of another type."""
     for name, held in value.items():
@@ -290,6 +294,10 @@ def row_from_json(line: str) -> RequestRecord:
             kept[name] = tuple(kept[name])
             if not member.issuperset(map(type, kept[name])):
                 raise TypeError(f"{name} holds something else than {' or '.join(sorted(t.__name__ for t in member))}")
+            if name in BOUNDS and kept[name]:
+                low, high = BOUNDS[name]
+                if not low <= min(kept[name]) <= max(kept[name]) <= high:
+                    raise ValueError(f"{name} holds what no measurement leaves")
     return RequestRecord(**kept)
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from servefit.learn.numbers import collect
 from servefit.learn.review import read_log
 from servefit.records import RequestRecord, Run, RunHeader, save_run
 from servefit.web.app import create_app, listen
+from web import folder as made
 
 HOST = "127.0.0.1:8731"
 ORIGIN = {"origin": f"http://{HOST}"}
@@ -144,3 +146,11 @@ def test_what_is_not_there_is_a_page_too(tmp_path):
     answer = page.get("/learn?card=<script>")
     assert answer.status_code == 400 and "<script>" not in answer.text
     assert page.get("/static/../app.py").status_code in (404, 421)
+
+
+def test_a_hosted_run_fills_the_hosted_field_and_no_other(tmp_path):
+    """The newest hosted run is linked under "hosted models"; the wait on this machine stays that of this machine."""
+    made.make(tmp_path)
+    numbers = collect(tmp_path)
+    assert numbers["hosted_ttft_ms"].link == "runs/hosted" and 150 < numbers["hosted_ttft_ms"].value < 210
+    assert numbers["ttft_short_ms"].link != "runs/hosted" and numbers["ttft_long_ms"].link == "runs/long"

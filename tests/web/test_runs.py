@@ -1,5 +1,8 @@
 """Runs on the page: all of them, fast; the timing table; what is damaged or hostile; one that grows; two compared."""
 
+import json
+from pathlib import Path
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -157,3 +160,39 @@ def test_a_thousand_runs_are_listed_by_their_headers(tmp_path, monkeypatch):
     assert len(reads) <= 12
     assert "many-777" in page.get("/runs?find=many-777").text and "1 found" in page.get("/runs?find=many-777").text
     assert page.get("/runs?page=999&find=").status_code == 200
+
+
+ODD = (
+    {"chunk_s": [3.0, 2.0, 1.0]}, {"chunk_s": [-5.0, -4.0]}, {"chunk_s": [0.0, 0.0, 0.0]}, {"chunk_s": [1e29, 1e29]},
+    {"chunk_s": [1e308, 1e308]}, {"chunk_s": [1e-320, 2e-320]}, {"chunk_s": []}, {"chunk_s": [1.0], "chunk_tok": [2**60]},
+    {"chunk_s": [1.0, 2.0], "chunk_tok": [1]}, {"chunk_s": [1.0, 2.0], "chunk_tok": [0, 0]}, {"chunk_tok": [-3] * 4},
+    {"due_s": -1e29}, {"due_s": 1e29}, {"sent_s": -1.0}, {"done_s": -1e29}, {"isl": -5}, {"osl": 0}, {"osl": 2**62},
+    {"isl": 0, "osl": 0}, {"server": {"queue_s": -1, "prefill_s": 1e29}}, {"server": {"queue_s": "x"}}, {"phase": "x"},
+    {"status": "surprise"}, {"id": "é" * 300}, {"error": "x" * 5000}, {"answer_chunk": -9}, {"cached_tok": -1},
+)  # fmt: skip
+HEADS = ({"load": {"n": -1, "isl": "x"}}, {"endpoint": {"url": "http://["}}, {"endpoint": {"url": 5}}, {"window_s": [2, 1]},
+         {"load": {"concurrency": 1e29, "n": 1e29}}, {"started": "yesterday"}, {"window_s": [0, 1e29]}, {"seed": -1})  # fmt: skip
+
+
+def absurd(folder: Path, name: str, head: dict, row: dict) -> None:
+    """A run whose middle row, or whose header, holds what no measurement leaves."""
+    made.put(Run(header=made.header("odd"), rows=tuple(made.rows(3, osl=4))), folder / "runs" / name)
+    for file, change, line in (("run.json", head, 0), ("requests.jsonl", row, 1)):
+        path = folder / "runs" / name / file
+        lines = path.read_text().splitlines()
+        lines[line] = json.dumps(json.loads(lines[line]) | change)
+        path.write_text("\n".join(lines) + "\n")
+
+
+def test_absurd_rows_are_damage_or_plain_figures_and_never_a_crash(tmp_path):
+    """Negative, huge, empty, unordered times and counts; odd headers: every page answers, finished or in progress."""
+    cases = [({}, row) for row in ODD] + [(head, {}) for head in HEADS]
+    for i, (head, row) in enumerate(cases):
+        absurd(tmp_path, f"r{i}", head, row)
+    page = client(tmp_path)  # raises what a page raises
+    for i in range(len(cases)):
+        for path in (f"/runs/runs/r{i}", f"/live/runs/r{i}", f"/compare?run=runs/r{i}&run=runs/r0"):
+            assert page.get(path).status_code in (200, 400, 422), (path, cases[i])
+    for path in ("/", "/runs", "/learn"):
+        assert page.get(path).status_code == 200
+    assert "damaged" in page.get(f"/runs/runs/r{ODD.index({'chunk_tok': [-3] * 4})}").text

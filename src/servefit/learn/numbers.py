@@ -11,12 +11,13 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from servefit.errors import ServefitError
 from servefit.expressions import evaluate, names_in
 from servefit.files import read_json, structure
 from servefit.objectives import summarize
-from servefit.records import load_run
+from servefit.records import RunHeader, load_run
 from servefit.units import fmt, parse_number
 
 Origin = Literal["example", "run", "check", "typed"]
@@ -140,11 +141,13 @@ def _told(folder: Path, stamp: tuple[tuple[int, int], ...]) -> dict[str, float]:
         if run.header.kind != "measured":
             return {}
         s = summarize(run)
-    except (ServefitError, TypeError, ValueError, AttributeError):
+    except (ServefitError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError):
         return {}
     shape = [r.isl for r in run.load_rows if r.ok and r.isl]
     values: dict[str, float] = {}
     if shape and s.ttft_s.p50 is not None and s.ttft_s.p95 is not None:
+        if is_hosted(run.header):
+            return {"hosted_ttft_ms": s.ttft_s.p50 * 1e3} if s.ttft_s.p50 > 0 else {}
         length = sorted(shape)[len(shape) // 2]
         if length < 100:
             values |= {"ttft_short_ms": s.ttft_s.p50 * 1e3, "ttft_short_p95_ms": s.ttft_s.p95 * 1e3}
@@ -152,7 +155,16 @@ def _told(folder: Path, stamp: tuple[tuple[int, int], ...]) -> dict[str, float]:
         elif length >= 1000:
             values |= {"ttft_long_ms": s.ttft_s.p50 * 1e3, "isl_long_tok": float(length)}
             values |= {"itl_long_ms": s.itl_s.p50 * 1e3} if s.itl_s.p50 is not None else {}
-    return values
+    return {name: value for name, value in values.items() if value > 0}
+
+
+def is_hosted(header: RunHeader) -> bool:
+    """Whether the server that was measured stood elsewhere than on this machine."""
+    try:
+        host = urlsplit(str(header.endpoint.get("url", ""))).hostname or ""
+    except ValueError:
+        return True
+    return header.kind == "measured" and host not in ("localhost", "::1", "") and not host.startswith("127.")
 
 
 def _check(path: Path) -> dict[str, float]:

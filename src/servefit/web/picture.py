@@ -125,7 +125,7 @@ def spec_of(ask: Ask, *, seeds: int = 1, n: int = REQUESTS) -> PlanSpec:
         calibrations=(ask.calibration,) if ask.calibration else (),
         replicas=(ask.replicas,),
         tp=(ask.tp,),
-        workload=Workload(n=n, isl=Lengths(mean=ask.isl), osl=Lengths(mean=ask.osl), **load),  # type: ignore[arg-type]
+        workload=Workload(n=n, isl=Lengths(mean=ask.isl), osl=Lengths(mean=ask.osl), **load),
         targets=ask.targets,
     )
 
@@ -178,7 +178,7 @@ def _inputs(spec: PlanSpec, stamp: float) -> Inputs:  # noqa: ARG001
 def _schedule(isl: int, osl: int, rate: float, users: int) -> Schedule:
     """The planner's own first schedule, at a rate or for so many users."""
     load = {"concurrency": users} if users else {"rate_req_per_s": rate}
-    return columns(Workload(n=REQUESTS, isl=Lengths(mean=isl), osl=Lengths(mean=osl), **load))  # type: ignore[arg-type]
+    return columns(Workload(n=REQUESTS, isl=Lengths(mean=isl), osl=Lengths(mean=osl), **load))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

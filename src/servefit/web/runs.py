@@ -22,7 +22,7 @@ from servefit.stats import is_slowest, rank
 from servefit.units import fmt_s
 from servefit.web.desk import Desk, desk_of
 from servefit.web.shelf import Shelved, all_runs, inside, shelved
-from servefit.web.timing import Failure, Timing, failures_of, read_run, where_of
+from servefit.web.timing import WRONG, Failure, Timing, failures_of, read_run, where_of
 
 PER_PAGE = 50
 TIMED = 12
@@ -122,7 +122,19 @@ def read(folder: Path, path: str) -> Read:
 
 
 def one(request: Request) -> Response:
-    """One run: its figures and why it is slow; while it is measured, its rows as they come."""
+    """One run; where its rows hold what no row can hold, a page that says so."""
+    try:
+        return _one(request)
+    except WRONG as error:
+        return _damaged(desk_of(request), request, request.path_params["path"], _wrong(error))
+
+
+def _wrong(error: Exception) -> str:
+    return f"A row of the run holds what no row can hold ({str(error)[:200]})."
+
+
+def _one(request: Request) -> Response:
+    """Its figures and why it is slow; while it is measured, its rows as they come."""
     desk = desk_of(request)
     path = request.path_params["path"]
     at = inside(desk.folder, path)
@@ -248,6 +260,13 @@ class Against:
 
 def compare(request: Request) -> Response:
     """Two runs side by side."""
+    try:
+        return _compare(request)
+    except WRONG as error:
+        raise ServefitError(_wrong(error), hint="Look at each of the two alone: one is damaged.") from None
+
+
+def _compare(request: Request) -> Response:
     desk = desk_of(request)
     names = request.query_params.getlist("run")
     if len(names) != 2:
@@ -300,10 +319,13 @@ def live(request: Request) -> Response:
     state = shelved(at, desk.folder)
     if state.header is None:
         return JSONResponse({"state": state.state, "html": "", "charts": {}})
-    values = _progress(desk, at, state)
-    html = desk.fragment("_progress.html", run=state, **values)
-    charts = {f"chart-{c.name}": {"spec": c.spec, "alt": c.description} for c in values["charts"]}
-    return JSONResponse({"state": state.state, "n": values["n"], "html": html, "charts": charts})
+    try:
+        values = _progress(desk, at, state)
+        html = desk.fragment("_progress.html", run=state, **values)
+        charts = {f"chart-{c.name}": {"spec": c.spec, "alt": c.description} for c in values["charts"]}
+        return JSONResponse({"state": state.state, "n": values["n"], "html": html, "charts": charts})
+    except WRONG:
+        return JSONResponse({"state": "damaged", "html": "", "charts": {}})
 
 
 def _progress(desk: Desk, at: Path, state: Shelved) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from servefit.errors import ServefitError
+from servefit.learn.numbers import is_hosted
 from servefit.objectives import summarize
 from servefit.records import Run, RunHeader, load_run
 from servefit.stats import Spread
@@ -16,6 +16,10 @@ from servefit.web.shelf import Shelved
 SHORT_TOK, LONG_TOK = 100, 1000
 LARGEST_BYTES = 48 << 20
 """Runs with more rows than this are not read for the table; their own page reads them."""
+
+
+WRONG = (TypeError, ValueError, AttributeError, ArithmeticError, LookupError, AssertionError, MemoryError)
+"""What comes of rows that no measurement leaves: times that overflow, counts below zero, a text for a number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +56,7 @@ def where_of(header: RunHeader) -> Literal["local", "hosted", "simulated"]:
     """Whether the run is simulated, or its server stood on this machine or elsewhere."""
     if header.kind == "simulated":
         return "simulated"
-    host = urlsplit(str(header.endpoint.get("url", ""))).hostname or ""
-    return "local" if host in ("localhost", "::1", "") or host.startswith("127.") else "hosted"
+    return "hosted" if is_hosted(header) else "local"
 
 
 def timing_of(run: Run, path: str) -> Timing:
@@ -82,7 +85,7 @@ def read_run(folder: Path, path: str) -> tuple[Run, Timing]:
     try:
         run = load_run(folder)
         return run, timing_of(run, path)
-    except (TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+    except WRONG as error:
         raise ServefitError(
             f"{path} is damaged: a row holds what no row can hold ({error}).", hint="Restore it, or measure again."
         ) from None
