@@ -2,8 +2,10 @@
 
 import http.server
 import os
+import re
 import shutil
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,24 @@ CHROMIUM_FLAGS = [
     "--disable-component-update", "--disable-sync", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
 ]  # fmt: skip
 POLICY = "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src 'self' data:"
+
+
+def pytest_report_header() -> list[str]:
+    """How large the house is, printed with every run: rooms by lines, and what the base install brings."""
+    root = Path(__file__).parent.parent
+    lines = {p: p.read_text(encoding="utf-8").count("\n") for p in (root / "src" / "servefit").rglob("*.py")}
+    rooms = Counter()
+    for path, n in lines.items():
+        rooms[path.relative_to(root / "src" / "servefit").parts[0].removesuffix(".py")] += n
+    longest = max(lines, key=lines.__getitem__)
+    base = re.findall(
+        r"^([a-z][\w-]*)==", (root / "requirements" / "base.txt").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    return [
+        f"servefit: {len(lines)} modules, {sum(lines.values()):,} lines, the longest {longest.name} with {lines[longest]}; "
+        + ", ".join(f"{room} {n:,}" for room, n in rooms.most_common()),
+        f"base install: {len(base)} packages ({', '.join(base)})",
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -129,7 +129,12 @@ def check_here(ask: Ask, settings: Settings) -> Check:
         machine, read, ask, settings
     )
     if not places:
-        findings.append("no memory bandwidth is known for this chip; give it with --bandwidth 100GB/s")
+        how = (
+            "it is measured without --no-sweep, or give both"
+            if read is None and machine.system.startswith("Linux")
+            else "give both"
+        )
+        findings.append(f"no memory bandwidth is known for this chip; {how}: --memory 36GB --bandwidth 100GB/s")
     return Check(machine=machine, sweep=read, places=tuple(places), servers=seen[0] if seen else (),
                  findings=tuple(findings), asked_model=_asked_name(ask))  # fmt: skip
 
