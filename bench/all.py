@@ -1,16 +1,22 @@
-"""Every figure that the docs state, in one go: `python -m bench.all [DATA_DIR]` (make bench). About half an hour on a quiet machine.
+"""Every figure that the docs state, in one go: `python -m bench.all [--data DIR] [NAME...]` (make bench). An hour on a quiet machine.
 
-Each bench prints its own table; this prints what it runs, and how each ended. `start-up` is what a person waits for.
+Each bench prints its own table; this prints the date, the machine and the commit, what it runs, and how each ended. `start-up` is
+what a person waits for. --data names a folder of public measurements for `validate`; NAMEs run only those.
 """
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from servefit.host.machine import chip_name
 
 
 def benches(data_dir: str | None, scratch: Path) -> list[tuple[str, list[str]]]:
@@ -45,13 +51,29 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 
 
-def main(argv: list[str]) -> int:
+def header() -> str:
+    """When, where and of what: what a figure is worth nothing without."""
+    asked = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(asked, check=False, cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+    chip = chip_name() or "of an unknown chip"
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {os.cpu_count()} cores {chip}, commit {commit}"
+
+
+def main() -> int:
     """Run them all; the exit code is the number that ended with one of their own."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("names", nargs="*", metavar="NAME")
+    asked.add_argument("--data", metavar="DIR")
+    given = asked.parse_args()
     failed = 0
-    print("== start-up")
-    start_up()
+    print(header())
+    if not given.names or "start-up" in given.names:
+        print("\n== start-up")
+        start_up()
     with tempfile.TemporaryDirectory() as scratch:
-        for name, args in benches(argv[0] if argv else None, Path(scratch)):
+        for name, args in benches(given.data, Path(scratch)):
+            if given.names and name not in given.names:
+                continue
             print(f"\n== {name}: python {' '.join(args)}", flush=True)
             began = time.perf_counter()
             done = subprocess.run([sys.executable, *args], check=False, cwd=ROOT, env=environment())
@@ -61,4 +83,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
