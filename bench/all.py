@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from servefit.host.machine import chip_name
+from servefit.host.machine import chip_name  # noqa: E402 - the checkout, not an installed servefit
 
 
 def benches(data_dir: str | None, scratch: Path) -> list[tuple[str, list[str]]]:
