@@ -18,6 +18,7 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 
 from servefit.errors import ServefitError
 from servefit.files import read_json, read_text, write_json
+from servefit.stats import Tally
 
 SCHEMA_VERSION = 1
 
@@ -157,6 +158,20 @@ class RequestRecord:
         return self.chunk_s[-1] - self.due_s if self.chunk_s else None
 
 
+def without_gaps(row: RequestRecord) -> RequestRecord:
+    """The row with its first and its last token alone, so that it takes as little memory however long its answer: TTFT, TPOT and E2E
+    stay what they are, the gaps between tokens are gone.
+    """
+    if len(row.chunk_s) <= 2 or "gaps_not_recorded" in row.findings:
+        return row
+    first = row.chunk_tok[0] if row.chunk_tok else 1
+    tokens = sum(row.chunk_tok) if row.chunk_tok else row.osl if row.osl is not None else len(row.chunk_s)
+    return replace(
+        row, chunk_s=(row.chunk_s[0], row.chunk_s[-1]), chunk_tok=(first, max(tokens - first, 0)),
+        answer_chunk=None, findings=(*row.findings, "gaps_not_recorded"),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Something about a run that its reader must know: which fact, and what to do about it."""
@@ -212,6 +227,8 @@ class Run:
 
     header: RunHeader
     rows: tuple[RequestRecord, ...]
+    gaps: Tally | None = None
+    """Of a run too long to be held: the gaps between tokens, counted; its rows then hold the first and the last token alone."""
 
     @property
     def load_rows(self) -> tuple[RequestRecord, ...]:

@@ -12,6 +12,7 @@ from servefit.facts.devices import Device
 from servefit.host import others
 from servefit.host.realtime import real_time
 from servefit.measure.health import Health
+from servefit.measure.kept import Kept
 from servefit.measure.pace import ClosedLoop, OpenLoop, Pace
 from servefit.measure.probe import Endpoint
 from servefit.measure.prompts import PromptMaker, make_conversation, make_prompt
@@ -23,9 +24,6 @@ from servefit.wire.client import Client, Exchange, Limits
 from servefit.wire.dialects import Ask
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload
-
-_HELD_TOK = 2_000_000
-"""Token times held in memory, about 32 bytes each, before the rows are read from the file again at the end."""
 
 _GATHER_NS = 500_000
 """How long the client lets tokens of many streams gather, unless two of one stream begin to share a read."""
@@ -122,9 +120,7 @@ class Load:
         """Sent before their turn in the schedule came, as a session's later turns may be."""
         self._backlog: deque[Exchange] = deque()
         self._done = 0
-        self.rows: list[RequestRecord] | None = []
-        """The rows, while they are few enough to be held; None after that, when they are in the file alone."""
-        self._held_tok = 0
+        self.kept = Kept(prepared.rows)
         self._by_status: Counter[str] = Counter()
         self._ttft: deque[float] = deque(maxlen=1000)
         self._itl: deque[float] = deque(maxlen=5000)
@@ -299,11 +295,7 @@ class Load:
         self._writer.append(row)
         if self._options.settled is not None:
             self._options.settled(row)
-        if self.rows is not None:
-            self._held_tok += len(row.chunk_s) + 50
-            self.rows.append(row)
-            if self._held_tok > _HELD_TOK:
-                self.rows = None
+        self.kept.add(row)
         self._done += 1
         self._by_status[row.status] += 1
         if self._options.until is not None:

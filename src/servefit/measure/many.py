@@ -13,6 +13,7 @@ from typing import Any
 from servefit.errors import ServefitError
 from servefit.host.machine import BUSY_FRAC
 from servefit.measure.health import CLIENT_CODES, judge_rows
+from servefit.measure.kept import Kept
 from servefit.measure.load import Options, Prepared, Progress
 from servefit.measure.probe import Endpoint
 from servefit.measure.run import already, header_of, measure, moved, physics_of, prepare, refuse_second, with_findings
@@ -84,13 +85,13 @@ def measure_from_many(endpoint: Endpoint, workload: Workload, options: Options, 
             writer.append(row)
         shutil.rmtree(parts_folder(options.out), ignore_errors=True)
         finished = all(share.run.header.finished for share in shares)
-        rows = tuple(iter_rows(options.out))
-        final = judge(Run(header=header, rows=rows), shares, workload, interrupted=not finished)
-        final = with_findings(final, physics_of(Run(header=final, rows=rows), known.endpoint, options))
+        kept = Kept(iter_rows(options.out))
+        final = judge(kept.run(header), shares, workload, interrupted=not finished)
+        final = with_findings(final, physics_of(kept.run(final), known.endpoint, options))
         writer.finish(final, finished=finished)
     if not finished:
         raise KeyboardInterrupt
-    return Run(header=final, rows=rows)
+    return kept.run(final)
 
 
 def parts_folder(out: Path) -> Path:

@@ -13,6 +13,7 @@ from typing import Any
 from servefit import __version__
 from servefit.errors import ServefitError
 from servefit.measure.health import judge_run, worst
+from servefit.measure.kept import Kept
 from servefit.measure.load import Load, Options, Prepared, Progress
 from servefit.measure.overhead import own_overhead
 from servefit.measure.plausible import about_physics, about_this_machine, known_shape
@@ -74,10 +75,9 @@ def measure(
             load.close()
         health = load.health()
         header = replace(header, server=difference(before, ask_metrics(prepared.endpoint)) if before else {})
-        held = None if options.resume or load.rows is None else [*prepared.rows, *load.rows]
-        rows = held if held is not None else list(iter_rows(options.out))
-        final = judge_run(Run(header=header, rows=tuple(rows)), health, workload, interrupted=interrupted)
-        final = with_findings(final, physics_of(Run(header=header, rows=tuple(rows)), prepared.endpoint, options))
+        kept = Kept(iter_rows(options.out)) if options.resume else load.kept
+        final = judge_run(kept.run(header), health, workload, interrupted=interrupted)
+        final = with_findings(final, physics_of(kept.run(header), prepared.endpoint, options))
         if load.capped:
             word = Finding(code="capped", level="note", message=f"The spend cap ended the load after {load.recorded} requests.",
                            hint="Raise [caps] in servefit.toml, or ask for less.")  # fmt: skip
@@ -88,7 +88,7 @@ def measure(
         writer.finish(final, finished=not interrupted)
     if interrupted:
         raise KeyboardInterrupt
-    return Run(header=final, rows=tuple(rows))
+    return kept.run(final)
 
 
 def refuse_second(options: Options) -> None:

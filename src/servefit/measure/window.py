@@ -40,7 +40,7 @@ def in_window(run: Run) -> Run | None:
     if run.header.window_s is None:
         return None
     start, end = run.header.window_s
-    return replace(run, rows=tuple(row for row in run.load_rows if start <= row.due_s <= end))
+    return replace(run, rows=tuple(row for row in run.load_rows if start <= row.due_s <= end), gaps=None)
 
 
 def window_tok_per_s(run: Run) -> float | None:
@@ -52,6 +52,11 @@ def window_tok_per_s(run: Run) -> float | None:
     for row in run.load_rows:
         if row.ok and row.chunk_s and row.chunk_s[-1] >= start and row.chunk_s[0] <= end:
             sizes = row.chunk_tok or (1,) * len(row.chunk_s)
+            if run.gaps is not None and len(sizes) == 2:  # what came between first and last, as if evenly
+                first, last = row.chunk_s
+                inside = min(last, end) - max(first, start)
+                tokens += round(sum(sizes) * inside / (last - first)) if last > first else sum(sizes)
+                continue
             tokens += sum(k for at, k in zip(row.chunk_s, sizes, strict=True) if start <= at <= end)
     return tokens / (end - start)
 

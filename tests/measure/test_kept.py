@@ -1,0 +1,66 @@
+"""A run of very many tokens in bounded memory: per-request figures stay exact, gaps are counted."""
+
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+
+from servefit.measure.kept import Kept
+from servefit.objectives import summarize
+from servefit.records import RequestRecord, Run, RunHeader, without_gaps
+
+HEADER = RunHeader(kind="measured")
+
+
+def row(number: int, tokens: int = 200, **fields) -> RequestRecord:
+    """An answer whose gaps differ from token to token and from row to row."""
+    due = 0.5 * number
+    times, at = [], due + 0.1 + number % 7 * 0.01
+    for k in range(tokens):
+        times.append(at)
+        at += 0.02 + 0.0001 * ((k * 37 + number * 11) % 101)
+    return RequestRecord(
+        id=str(number), status="ok", due_s=due, sent_s=due, chunk_s=tuple(times), done_s=at, osl=tokens, **fields
+    )
+
+
+def test_a_long_run_has_the_same_figures():
+    """Requests' figures to the last bit, gaps to 0.003%, counts exact; up to the limit nothing changes at all."""
+    rows = [row(n) for n in range(300)]
+    whole = summarize(Run(header=HEADER, rows=tuple(rows)))
+    assert summarize(Kept(rows, whole_tok=60_000).run(HEADER)) == whole
+    kept = Kept(rows, whole_tok=5_000)
+    kept._gaps._exact = 100  # it has to count in bins
+    long = summarize(kept.run(HEADER))
+    assert replace(long, itl_s=whole.itl_s) == whole
+    for p in ("p50", "p90", "p95", "p99", "mean", "max"):
+        assert getattr(long.itl_s, p) == pytest.approx(getattr(whole.itl_s, p), rel=4e-5)
+    assert long.itl_s.n == whole.itl_s.n
+
+
+def test_memory_grows_with_requests_and_not_with_tokens():
+    """Ten times the tokens take the memory of one time, once the limit is passed."""
+
+    def held(tokens: int) -> int:
+        kept = Kept(whole_tok=1_000)
+        for n in range(20):  # past the limit, and the bins that all runs share
+            kept.add(row(n, 1_000))
+        kept._gaps._exact = 100
+        kept.add(row(0, 1_000))
+        tracemalloc.start()
+        for n in range(200):
+            kept.add(row(n, tokens))
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return size
+
+    assert held(2_000) < 1.2 * held(200) + 100_000 < 700_000
+
+
+@pytest.mark.parametrize("fields", [{}, {"chunk_tok": (3,) * 200}, {"chunk_tok": (1,) * 199 + (4,)}])
+def test_a_row_without_gaps_keeps_its_figures(fields):
+    """TTFT, TPOT and E2E of a slim row are those of the whole one, whatever its chunks held."""
+    whole = row(3, **fields)
+    slim = without_gaps(whole)
+    assert len(slim.chunk_s) == 2 and slim.itl_s == ()
+    assert (slim.ttft_s, slim.tpot_s, slim.e2e_s) == (whole.ttft_s, whole.tpot_s, whole.e2e_s)
