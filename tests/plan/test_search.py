@@ -234,6 +234,16 @@ def test_names_that_are_not_there():
         make_plan(replace(QUESTION, devices=("a100-800gb",)))
 
 
+def test_precisions_without_scores_are_said_to_be():
+    """Two precisions and no scores: the plan says what they were compared on; one precision needs no such words."""
+    both, one = (
+        " ".join(make_plan(replace(QUESTION, precisions=names, seats=(48,), seeds=1)).notes)
+        for names in (("bf16", "awq"), ("bf16",))
+    )
+    assert "awq and bf16 are compared on speed and cost alone" in both
+    assert "speed and cost alone" not in one
+
+
 def test_quality_keeps_a_fast_precision_from_winning(tmp_path):
     """Scores below the target fail their precision, whatever its speed."""
     path = tmp_path / "quality.json"

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from servefit.engine import kernel, kernel_fleet, kernel_time
+from servefit.engine import kernel, kernel_fleet, kernel_padded, kernel_time
 from servefit.engine.config import EngineConfig
 from servefit.engine.kv_cache import UNLIMITED
 from servefit.engine.outcome import NOT_DUE, UNFINISHED, Gaps, Outcome
@@ -65,7 +65,8 @@ def simulate_jumping(
     limits, coefficients = limits_of(requests, config, step, think_s, horizon_s)
     padded = config.policy in ("none", "static", "dynamic")
     code: Any = module or kernel
-    run = code.run_padded if padded else code.run_together
+    padded_code: Any = padded_compiled() if module else kernel_padded
+    run = padded_code.run_padded if padded else code.run_together
     while not run(whole, times, scalars, floats, limits, coefficients, series):
         scalars[kernel.SERIES], series = more_room(module, int(scalars[kernel.SERIES]), series)
     state = (whole, times, scalars, floats, series)
@@ -125,7 +126,7 @@ def is_faster(n: int) -> bool:
 @cache
 def _digest() -> str:
     """Names the compiled code by all of its source: numba itself looks at one file only."""
-    text = "".join(Path(str(m.__file__)).read_text("utf-8") for m in (kernel, kernel_fleet, kernel_time))
+    text = "".join(Path(str(m.__file__)).read_text("utf-8") for m in (kernel, kernel_fleet, kernel_padded, kernel_time))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -144,6 +145,13 @@ def kernel_compiled() -> ModuleType | None:
         return compiled_copy(kernel, compiled_copy(kernel_time, None))
     except RuntimeError:  # numba has no folder that it may cache in; compiling in every process would not pay
         return None
+
+
+@cache
+def padded_compiled() -> ModuleType | None:
+    """The same of `kernel_padded`."""
+    known = kernel_compiled()
+    return None if known is None else compiled_copy(kernel_padded, known)
 
 
 def compiled_copy(source: ModuleType, known: ModuleType | None) -> ModuleType:
@@ -190,6 +198,7 @@ def lay_out(
         times(due), fill(n, math.nan), fill(n, math.nan), fill(n, 0.0), fill(n, 0.0),
         _joined(times(ready), fill(n - len(now), 0.0)), fill(width + 2, 0.0),
         times([float(at) for at, _ in step.bend]), times([float(extra) for _, extra in step.bend]),
+        fill(width + 2, -1.0),
     )  # fmt: skip
     scalars = fill(kernel.SCALARS, 0)
     total = UNLIMITED if config.kv_blocks is None else config.kv_blocks

@@ -16,6 +16,7 @@ scalars. The constants below are their indices.
 import math
 
 from servefit.engine.kernel_time import (
+    CHANGE,
     EPSILON_S,
     FRONT,
     FRONT_TOK,
@@ -25,13 +26,11 @@ from servefit.engine.kernel_time import (
     PROMPT,
     SERIAL,
     THINK,
-    TIMEOUT,
     changed_s,
     fixed_s,
     fold,  # noqa: F401 - called from outside
     steps_before,
     steps_to,
-    total_s,
 )  # fmt: skip
 
 OK, UNFINISHED, REJECTED, NOT_DUE = 0, 1, 2, 3
@@ -42,8 +41,9 @@ ISL, OSL, PRODUCED, BASE, FINISH, PREV, NEXT, COMPUTED, STATUS, PREEMPTED, FOLLO
 # block phases, prefills of this step and their tokens, group sizes
 LATER, ARRIVING, WAITING, STACK, HEAP, PHASE, PREFILL, CHUNK, GROUP_N = range(11, 20)
 # X: times a request, then when each arrival is ready, then when each group of decoding sequences had its last token,
-# then the points of the step time's bend (tokens, seconds)
+# then the points of the step time's bend (tokens, seconds), then how long so many decode alone, without their KV
 DUE, FIRST, LAST, JOINED, READY, ARRIVING_S, GROUP_S = range(7)  # and BEND_AT, BEND_S
+ALONE_S = 9
 # S: scalars. Decode steps so far, decoding sequences, their KV tokens, free blocks and the fewest ever, who runs,
 # who is half prefilled, ends of the queues ...
 (STEP, DECODING, KV, FREE, LOW, RUNNING, PARTIAL, W_HEAD, W_TAIL, STACKED, NEWEST, GROUPS, HEAPED, A_HEAD, A_TAIL, L_HEAD,
@@ -60,41 +60,55 @@ NONE, STATIC, DYNAMIC, CONTINUOUS, CHUNKED = range(5)
 
 def run_together(R, X, S, F, L, C, series):
     """`continuous` and `chunked`: everyone shares the batch. False where it wants more room for series first."""
-    now = F[NOW_S]
-    chunked = L[KIND] == CHUNKED
+    now, until, horizon, per_kv = F[NOW_S], F[UNTIL] - EPSILON_S, C[HORIZON] + EPSILON_S, C[PER_KV]
+    chunked, arriving, alone = L[KIND] == CHUNKED, X[ARRIVING_S], X[ALONE_S]
     while True:
         F[NOW_S] = now
-        if now >= F[UNTIL] - EPSILON_S:
+        if now >= until:
             return True
-        deliver(now, R, X, S, F, L, C)
+        if S[A_HEAD] < S[A_TAIL] and arriving[S[A_HEAD]] <= now + EPSILON_S:
+            deliver(now, R, X, S, F, L, C)
         if S[RUNNING] == 0 and S[W_HEAD] == S[W_TAIL] and S[STACKED] == 0:
-            if S[A_HEAD] == S[A_TAIL] and F[UNTIL] < math.inf:
+            if S[A_HEAD] == S[A_TAIL] and until < math.inf:
                 return True
-            if S[A_HEAD] == S[A_TAIL] or X[ARRIVING_S][S[A_HEAD]] > C[HORIZON]:
+            if S[A_HEAD] == S[A_TAIL] or arriving[S[A_HEAD]] > C[HORIZON]:
                 break
-            now = max(now, X[ARRIVING_S][S[A_HEAD]])
+            now = max(now, arriving[S[A_HEAD]])
             continue
         if S[SERIES] + 2 * L[WIDTH] + 8 > len(series[0]):
             return False
-        S[PREFILLS] = S[P_TOK] = S[P_POS] = S[WAS_PREEMPTED] = S[BEGUN] = S[DONE_NOW] = 0
+        S[WAS_PREEMPTED] = S[DONE_NOW] = 0
+        if S[PREFILLS]:
+            S[PREFILLS] = S[P_TOK] = S[P_POS] = S[BEGUN] = 0
         decoding = form_chunked(R, X, S, L) if chunked else form_continuous(R, X, S, L)
         if decoding == 0 and S[PREFILLS] == 0:
             continue  # everyone was preempted: the first of them starts again
-        first = fixed_s(C, X, decoding, S[P_TOK], S[P_POS]) + C[PER_KV] * S[KV] * (decoding > 0)
-        delta = C[PER_KV] * decoding
-        extra = changed_s(decoding + S[P_TOK], S, C) + C[PROMPT] * S[BEGUN]
+        delta = per_kv * decoding
+        extra = C[PROMPT] * S[BEGUN]
+        if C[CHANGE] > 0.0:
+            extra += changed_s(decoding + S[P_TOK], S, C)
         k = 1
+        if S[PREFILLS]:
+            first = fixed_s(C, X, decoding, S[P_TOK], S[P_POS])
+        else:
+            if alone[decoding] < 0.0:
+                alone[decoding] = fixed_s(C, X, decoding, 0, 0)
+            first = alone[decoding]
+        ends = heap_top(R, S) if decoding else 0
+        if decoding:
+            first += per_kv * S[KV]
         if S[PREFILLS] == 0:
-            k = steps_alone(now + extra, first, delta, R, X, S, L)
+            k = steps_alone(ends - S[STEP], now + extra, first, delta, R, X, S, L)
         elif chunked and S[PREFILLS] == 1 and S[PARTIAL] == R[PREFILL][0] and not S[WAS_PREEMPTED]:
             k = steps_of_chunk(R, S, L)
             delta += C[PER_POS] * R[CHUNK][0] * R[CHUNK][0]
-        if k > 1 and F[UNTIL] < math.inf:
-            k = min(k, steps_to(F[UNTIL] - EPSILON_S - now - extra, first, delta))
-        k = steps_before(C[HORIZON] + EPSILON_S - now - extra, k, first, delta)
-        if k == 0:
-            break
-        took = total_s(k, first, delta) + extra
+        if k > 1 and until < math.inf:
+            k = min(k, steps_to(until - now - extra, first, delta))
+        if horizon < math.inf:
+            k = steps_before(horizon - now - extra, k, first, delta)
+            if k == 0:
+                break
+        took = k * first + delta * (k * (k - 1) // 2) + extra
         S[STEPS] += k
         F[BUSY_S] += took
         if decoding:
@@ -104,11 +118,13 @@ def run_together(R, X, S, F, L, C, series):
             S[STEP] += k
             S[KV] += decoding * k
         now += took
-        deliver(now - 2 * EPSILON_S, R, X, S, F, L, C)  # who was refused meanwhile left before these answers end
-        if decoding:
+        if S[A_HEAD] < S[A_TAIL] and arriving[S[A_HEAD]] <= now - EPSILON_S:
+            deliver(now - 2 * EPSILON_S, R, X, S, F, L, C)  # who was refused meanwhile left before these answers end
+        if decoding and ends == S[STEP]:
             end_decodes(now, R, X, S, F, L, C)
         before = S[DECODING]
-        end_prefills(now, k, R, X, S, F, L, C, series)
+        if S[PREFILLS]:
+            end_prefills(now, k, R, X, S, F, L, C, series)
         if decoding or chunked:
             S[GROUPS] = 1
             R[GROUP_N][0] = S[DECODING]
@@ -171,8 +187,11 @@ def ended(i, at, R, X, S, F, C):
 
 def form_chunked(R, X, S, L):
     """One token budget: decodes, then the half-done prompt, then new ones. Returns how many decode."""
-    reserve_decodes(R, X, S, L)
-    S[LOW] = min(S[LOW], S[FREE])
+    if S[DECODING]:
+        reserve_decodes(R, X, S, L)
+        S[LOW] = min(S[LOW], S[FREE])
+    if S[W_HEAD] == S[W_TAIL] and S[PARTIAL] < 0 and S[STACKED] == 0:
+        return S[DECODING]
     block = L[BLOCK_TOK]
     budget = L[BUDGET] - S[DECODING]
     if S[PARTIAL] >= 0 and budget > 0:
@@ -301,9 +320,8 @@ def unlink(i, R, S):
     S[RUNNING] -= 1
 
 
-def steps_alone(now, first, delta, R, X, S, L):
-    """Steps until something happens while everyone only decodes: an answer ends, memory gets short, someone comes."""
-    k = heap_top(R, S) - S[STEP]
+def steps_alone(k, now, first, delta, R, X, S, L):
+    """Steps until something happens while everyone only decodes: an answer ends in k, memory gets short, someone comes."""
     if S[WAS_PREEMPTED]:
         return 1
     if S[FREE] < S[DECODING] * (k // L[BLOCK_TOK] + 1):
@@ -347,8 +365,14 @@ def take_blocks(k, R, S, L):
     block = L[BLOCK_TOK]
     rest = (k - 1) % block
     need = (k - 1) // block * S[DECODING]
-    for j in range(rest):
-        need += R[PHASE][-(S[STEP] + 1 + j) % block]
+    phase, step = R[PHASE], S[STEP] + 1
+    if 2 * rest <= block:
+        for j in range(step, step + rest):
+            need += phase[-j % block]
+    else:  # all of them but those of the steps that are left of the block
+        need += S[DECODING]
+        for j in range(step + rest, step + block):
+            need -= phase[-j % block]
     if k > 1 and S[PREFILLS]:
         done = R[COMPUTED][R[PREFILL][0]] + R[CHUNK][0]
         need += -(-(done + R[CHUNK][0] * (k - 1)) // block) + (-done // block)
@@ -435,104 +459,6 @@ def close(R, X, S):
             R[PRODUCED][i] = R[BASE][i] + S[STEP]
             X[LAST][i] = max(X[JOINED][i], X[GROUP_S][0])
         i = R[PREV][i]
-
-
-def run_padded(R, X, S, F, L, C, series):
-    """`none`, `static`, `dynamic`: a batch starts together and holds its seats until its longest answer is done.
-
-    False where it wants more room for series first.
-    """
-    now = F[NOW_S]
-    while True:
-        deliver(now, R, X, S, F, L, C)
-        waiting = S[W_TAIL] - S[W_HEAD]
-        coming = S[A_HEAD] < S[A_TAIL]
-        after = X[ARRIVING_S][S[A_HEAD]] if coming else math.inf
-        if waiting == 0:
-            if not coming or after > C[HORIZON]:
-                break
-            now = max(now, after)
-            continue
-        late = X[READY][R[WAITING][S[W_HEAD]]] + C[TIMEOUT]
-        full = waiting >= L[SEATS]
-        if not full and L[KIND] == STATIC and coming:
-            if after > C[HORIZON]:
-                break
-            now = max(now, after)
-            continue
-        if not full and L[KIND] == DYNAMIC and now + EPSILON_S < late:
-            now = max(now, after if after <= late + EPSILON_S else late)
-            if now > C[HORIZON]:
-                break
-            continue
-        if S[SERIES] + 2 * L[WIDTH] + 8 > len(series[0]):
-            F[NOW_S] = now
-            return False
-        end = padded_batch(now, R, X, S, F, L, C, series)
-        if end < 0.0:
-            break
-        now = end
-    deliver(C[HORIZON] - EPSILON_S, R, X, S, F, L, C)
-    return True
-
-
-def padded_batch(now, R, X, S, F, L, C, series):
-    """One batch from its prompts to its longest answer; returns when it ends, below 0 where the horizon cut it."""
-    block = L[BLOCK_TOK]
-    isl = osl = n = 0
-    while S[W_HEAD] < S[W_TAIL] and n < L[SEATS]:
-        i = R[WAITING][S[W_HEAD]]
-        wider, longer = max(isl, R[ISL][i]), max(osl, R[OSL][i])
-        if n and (n + 1) * (-(-(wider + longer - 1) // block)) > L[TOTAL]:
-            break
-        isl, osl = wider, longer
-        R[PREFILL][n] = i
-        S[W_HEAD] += 1
-        n += 1
-    S[LOW] = min(S[LOW], L[TOTAL] - n * (-(-(isl + osl - 1) // block)))
-    took = fixed_s(C, X, 0, n * isl, n * (isl * (isl + 1) // 2)) + changed_s(n * isl, S, C) + C[PROMPT] * n
-    if now + took > C[HORIZON] + EPSILON_S:
-        return -1.0
-    now += took
-    S[STEPS] += 1
-    F[BUSY_S] += took
-    for m in range(n):
-        X[FIRST][R[PREFILL][m]] = now
-    S[HEAPED] = 0
-    for m in range(n):
-        heap_push(R[OSL][R[PREFILL][m]] * L[PLACES] + R[PREFILL][m], R, S)
-    produced = 1
-    while True:
-        deliver(now - 2 * EPSILON_S, R, X, S, F, L, C)
-        while S[HEAPED] and R[HEAP][0] // L[PLACES] == produced:
-            i = heap_pop(R, S) % L[PLACES]
-            R[STATUS][i] = OK
-            R[PRODUCED][i] = produced
-            X[LAST][i] = now
-            ended(i, now, R, X, S, F, C)
-        if S[HEAPED] == 0:
-            return now
-        first = fixed_s(C, X, n, 0, 0) + C[PER_KV] * (n * (isl + produced))
-        delta = C[PER_KV] * n
-        k = R[HEAP][0] // L[PLACES] - produced
-        extra = changed_s(n, S, C)
-        wanted = k
-        k = steps_before(C[HORIZON] + EPSILON_S - now - extra, k, first, delta)
-        if k:
-            add_series(S[HEAPED], 1, first + extra, 0.0, S, series)
-            if k > 1:
-                add_series(S[HEAPED], k - 1, first + delta, delta, S, series)
-            S[STEPS] += k
-            took = total_s(k, first, delta) + extra
-            F[BUSY_S] += took
-            now += took
-            produced += k
-        if k < wanted:
-            for m in range(S[HEAPED]):
-                i = R[HEAP][m] % L[PLACES]
-                R[PRODUCED][i] = produced
-                X[LAST][i] = now
-            return -1.0
 
 
 def heap_top(R, S):

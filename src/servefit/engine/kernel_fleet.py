@@ -39,7 +39,7 @@ from servefit.engine.kernel import (
     heap_top,
     run_together,
 )
-from servefit.engine.kernel_time import EPSILON_S, PER_KV, fixed_s, total_s
+from servefit.engine.kernel_time import EPSILON_S, PER_KV, fixed_s
 
 # G: which arrival is next, and series so far
 NEXT, SERIES_SO_FAR = range(2)
@@ -98,7 +98,7 @@ def advance(s, until, G, R, X, S, F, L, C, series, Q, Q_S, T, N):
         R[0], R[1], R[2], R[3], R[4], R[5], R[6], R[7], R[8], R[9], R[10], R[11], Q[Q_ARRIVING][s], Q[Q_WAITING][s],
         Q[Q_STACK][s], Q[Q_HEAP][s], Q[Q_PHASE][s], Q[Q_PREFILL][s], Q[Q_CHUNK][s], Q[Q_GROUP_N][s],
     )  # fmt: skip
-    times = (X[0], X[1], X[2], X[3], X[4], Q_S[0][s], Q_S[1][s], X[7], X[8])
+    times = (X[0], X[1], X[2], X[3], X[4], Q_S[0][s], Q_S[1][s], X[7], X[8], X[9])
     scalars, floats = S[s], F[s]
     floats[UNTIL] = until
     scalars[SERIES] = G[SERIES_SO_FAR]
@@ -123,7 +123,7 @@ def next_end(R, X, S, F, L, C):
     if S[FREE] < S[DECODING] * (k // L[BLOCK_TOK] + 1):
         return F[NOW_S]
     first = fixed_s(C, X, S[DECODING], 0, 0) + C[PER_KV] * S[KV]
-    return F[NOW_S] + total_s(k, first, C[PER_KV] * S[DECODING])
+    return F[NOW_S] + k * first + C[PER_KV] * S[DECODING] * (k * (k - 1) // 2)
 
 
 def make_room(S, arriving, waiting, arriving_s):

@@ -53,7 +53,7 @@ def fixed_s(C, X, seqs, tok, pos):
     if smaller > 0.0 and C[P_NORM] < math.inf:
         overlap = larger * (1.0 + (smaller / larger) ** C[P_NORM]) ** (1.0 / C[P_NORM])
     linear = C[CONST] + C[PER_SEQ] * seqs + C[PER_TOK] * tok + C[PER_POS] * pos + C[PER_LINK_TOK] * tokens
-    return linear + overlap + bend_s(tokens, X)
+    return linear + overlap + bend_s(tokens, X) if len(X[BEND_AT]) else linear + overlap
 
 
 def bend_s(tokens, X):
@@ -88,9 +88,9 @@ def steps_to(target, first, delta):
         return 1 << 40
     half = first - delta / 2
     k = max(int(2.0 * target / (half + math.sqrt(half * half + 2.0 * delta * target))), 1)
-    while total_s(k, first, delta) < target:
+    while k * first + delta * (k * (k - 1) // 2) < target:
         k += 1
-    while k > 1 and total_s(k - 1, first, delta) >= target:
+    while k > 1 and (k - 1) * first + delta * ((k - 1) * (k - 2) // 2) >= target:
         k -= 1
     return k
 

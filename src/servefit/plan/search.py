@@ -379,6 +379,11 @@ def _notes(candidates: Sequence[Candidate], bases: Sequence[Base], spec: PlanSpe
     published = sorted({base.basis.device for base in bases if base.basis.source == "published"})
     if published:
         out.append(f"{', '.join(published)}: published engine constants, not measured on your machine.")
+    precisions = sorted({c.precision for c in candidates})
+    if len(precisions) > 1 and spec.quality is None:
+        out.append(
+            f"{' and '.join(precisions)} are compared on speed and cost alone: --quality FILE says how good their answers are."
+        )
     unpriced = sorted({c.device for c in candidates if c.cost is None})
     if unpriced:
         out.append(f"{', '.join(unpriced)}: no hourly price is known; they stand behind every priced device.")
