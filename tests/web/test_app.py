@@ -152,5 +152,6 @@ def test_a_hosted_run_fills_the_hosted_field_and_no_other(tmp_path):
     """The newest hosted run is linked under "hosted models"; the wait on this machine stays that of this machine."""
     made.make(tmp_path)
     numbers = collect(tmp_path)
+    assert client(tmp_path).get("/").text.count('<li class="yes">') == 3  # short, long, hosted
     assert numbers["hosted_ttft_ms"].link == "runs/hosted" and 150 < numbers["hosted_ttft_ms"].value < 210
     assert numbers["ttft_short_ms"].link != "runs/hosted" and numbers["ttft_long_ms"].link == "runs/long"

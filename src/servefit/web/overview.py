@@ -71,6 +71,11 @@ def done_when(folder: Path) -> list[Done]:
             todo="servefit measure TARGET --isl 8000",
         ),
         Done(
+            text="A row for a hosted model",
+            holds=numbers["hosted_ttft_ms"].origin == "run",
+            todo="servefit measure https://HOST/v1 --model NAME",
+        ),
+        Done(
             text="The machine is known",
             holds=numbers["memory_gb"].origin == "check",
             todo="servefit check --json > check.json",
