@@ -1,5 +1,7 @@
 """What a request costs: acceptance rows B1 to B5 and B8 by exact value, and what is missing is said."""
 
+from typing import Any
+
 import pytest
 
 from servefit.bill.cost import (
@@ -131,3 +133,28 @@ def test_batch_price_unknown_is_said():
     """No batch price: the question is refused with the option that gives one."""
     with pytest.raises(ServefitError, match="batch"):
         by_tokens(Shape(isl=1), GPT_OSS, batch=True)
+
+
+def test_a_change_that_saves_no_machine_says_so(cli: Any):
+    """At 2 requests a second one H100 does before and after each change: no table of 0.0%, but why, and what full ones save."""
+    asked = [
+        "bill",
+        "cost",
+        "--isl",
+        "1000",
+        "--osl",
+        "200",
+        "--device",
+        "h100-sxm",
+        "--model",
+        "llama-3.1-8b",
+        "--rate",
+    ]
+    code, out, _ = cli(*asked, "2")
+    assert code == 0
+    assert "rented whole: 2 requests a second take 1 before and after" in out
+    assert "on full machines" in out
+    assert " 0.0%" not in out
+    _, out, _ = cli(*asked, "20")
+    assert "rented whole" not in out
+    assert "as many machines as" in out

@@ -197,6 +197,24 @@ def test_huggingface_price_comes_from_the_file():
     assert "pricing" in d.price_from
 
 
+def test_huggingface_price_comes_from_its_own_list():
+    """The API lists $0.80 for aws us-east-1 nvidia-l4 x1; another region's price is not ours, and the file goes first."""
+
+    def listed(region: str) -> dict[str, Any]:
+        compute = {"id": "x", "instanceType": "nvidia-l4", "instanceSize": "x1", "pricePerHour": 0.8}
+        return {"vendors": [{"name": "aws", "regions": [{"name": region, "computes": [compute, "odd"]}]}, None]}
+
+    routes = huggingface("running")
+    (d,) = find("huggingface", routes | {"GET /v2/provider/acme": listed("us-east-1")})
+    assert (d.usd_per_hour, d.price_from) == (1.6, "the API's own hardware list")
+    (d,) = find("huggingface", routes | {"GET /v2/provider/acme": listed("eu-west-1")})
+    assert d.usd_per_hour is None
+    (d,) = find(
+        "huggingface", routes | {"GET /v2/provider/acme": listed("us-east-1")}, usd_per_hour={"aws nvidia-l4 x1": 1.0}
+    )
+    assert d.usd_per_hour == 2.0
+
+
 def test_huggingface_needs_a_namespace():
     """Without a namespace nobody can be asked."""
     with pytest.raises(CouldNotAsk, match="namespace"):

@@ -236,8 +236,10 @@ def what_if_machine(
         found = by_machine(one, rate_req_per_s)
         return 1000 * (found.usd if whole else found.usd_full)
 
-    return tuple(
-        WhatIf(factor=v.factor, before_usd=per_1000(machine), how=v.how,
-               after_usd=per_1000(replace(machine, capacity_req_per_s=v.capacity_req_per_s)))
-        for v in variants
-    )  # fmt: skip
+    before = per_1000(machine)
+    rows = []
+    for v in variants:
+        after = per_1000(replace(machine, capacity_req_per_s=v.capacity_req_per_s))
+        same = "as many machines as before; " if whole and after == before else ""
+        rows.append(WhatIf(factor=v.factor, before_usd=before, after_usd=after, how=same + v.how))
+    return tuple(rows)

@@ -221,7 +221,40 @@ def find_huggingface(ask: Ask) -> list[Deployment]:
             hint="Set HF_NAMESPACE, or name it in servefit.toml: [[bill.accounts]] provider = 'huggingface', account = 'my-org'.",
         )
     answer = call(ask, "GET", f"/v2/endpoint/{quote(ask.account, safe='')}")
-    return [_huggingface(ask, ask.account, e) for e in items(ask, answer, "items")]
+    found = items(ask, answer, "items")
+    prices = _huggingface_prices(ask, ask.account) if found else {}
+    return [_huggingface(ask, ask.account, e, prices) for e in found]
+
+
+def _huggingface_prices(ask: Ask, account: str) -> dict[str, float]:
+    """US dollars a replica and hour by "vendor region type size", as the API lists its hardware for this namespace.
+
+    Empty where it does not: a price that is missing is "-" in the list, and no reason not to list what bills.
+    """
+    try:
+        answer = call(ask, "GET", f"/v2/provider/{quote(account, safe='')}")
+    except CouldNotAsk:
+        return {}
+    prices = {}
+    for vendor in _dicts(answer, "vendors"):
+        for region in _dicts(vendor, "regions"):
+            for compute in _dicts(region, "computes"):
+                price = compute.get("pricePerHour")
+                if isinstance(price, int | float) and price > 0:
+                    where = (
+                        vendor.get("name"),
+                        region.get("name"),
+                        compute.get("instanceType"),
+                        compute.get("instanceSize"),
+                    )
+                    prices[" ".join(map(str, where))] = float(price)
+    return prices
+
+
+def _dicts(value: Any, name: str) -> list[dict[str, Any]]:
+    """The objects in a list called `name`; none where there is no such list."""
+    found = value.get(name) if isinstance(value, dict) else None
+    return [v for v in found if isinstance(v, dict)] if isinstance(found, list) else []
 
 
 def _part(value: dict[str, Any], name: str) -> dict[str, Any]:
@@ -229,7 +262,7 @@ def _part(value: dict[str, Any], name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _huggingface(ask: Ask, account: str, e: dict[str, Any]) -> Deployment:
+def _huggingface(ask: Ask, account: str, e: dict[str, Any], prices: dict[str, float]) -> Deployment:
     name, status, compute = text(ask, e, "name"), _part(e, "status"), _part(e, "compute")
     state = text(ask, status, "state")
     billing, note = _HF_STATES.get(state, ("unknown", "a state that is not documented"))
@@ -239,7 +272,8 @@ def _huggingface(ask: Ask, account: str, e: dict[str, Any]) -> Deployment:
     )
     ready, target = whole(status.get("readyReplica")), whole(status.get("targetReplica"))
     replicas = max((n for n in (ready, target) if n is not None), default=None)
-    each, source = _price(ask, hardware, {})
+    told = prices.get(" ".join(str(p) for p in (where.get("vendor"), where.get("region"), *hardware.split(" ")[1:])))
+    each, source = _price(ask, hardware, {hardware: (told, "the API's own hardware list")} if told else {})
     if each is None:
         source += " (huggingface.co/docs/inference-endpoints/support/pricing)"
     nap = whole(scaling.get("scaleToZeroTimeout"))
@@ -361,6 +395,7 @@ PROVIDERS = {
         Provider(
             name="huggingface", title="Hugging Face", key_env="HF_TOKEN", base_url="https://api.endpoints.huggingface.cloud",
             docs=("https://huggingface.co/docs/huggingface_hub/package_reference/inference_endpoints",
+                  "https://huggingface.co/docs/huggingface_hub/package_reference/hf_api (list_inference_endpoints_hardware)",
                   "https://huggingface.co/docs/inference-endpoints/support/pricing"),
             find=find_huggingface, halt=halt_huggingface,
         ),

@@ -99,13 +99,22 @@ def cost(run: Path | None, as_json: bool, seats: int, **given: str | None) -> No
     changes = what_if_tokens(shape, price, stable_tok=stable) if price else ()
     busy = rate or (machine.capacity_req_per_s if machine else 1.0)
     shifts = what_if_machine(machine, busy, ways, whole=rate is not None) if machine else ()
+    same = ""
+    if machine and rate is not None and shifts and all(c.after_usd == c.before_usd for c in shifts):
+        count = by_machine(machine, rate).machines
+        same = (
+            f"Machines are rented whole: {rate:g} requests a second take {count} before and after each of these changes, so the "
+            "bill stays the same. What each would save on machines that are always full:"
+        )
+        shifts = what_if_machine(machine, busy, ways, whole=False)
     value = {
         "shape": shape, "price": price, "calls": calls, "tokens": tokens, "usd_per_request": tokens.usd if tokens else None,
         "machine": machine, "by_machine": by_machine(machine, rate or machine.capacity_req_per_s) if machine else None,
         "break_even": break_even(tokens, machine) if tokens and machine else None,
         "what_if": [{"factor": c.factor, "before_usd_per_1000": c.before_usd, "after_usd_per_1000": c.after_usd,
                      "saved_frac": c.saved_frac, "how": c.how, "of": of}
-                    for of, rows in (("tokens", changes), ("machine", shifts)) for c in rows],
+                    for of, rows in (("tokens", changes), ("full machine" if same else "machine", shifts)) for c in rows],
+        "what_if_note": same or None,
     }  # fmt: skip
     if as_json:
         emit_json(value)
@@ -117,7 +126,9 @@ def cost(run: Path | None, as_json: bool, seats: int, **given: str | None) -> No
     if tokens and machine:
         click.echo(break_even(tokens, machine).sentence)
     _print_changes("of the token bill", changes)
-    _print_changes("of the machine bill", shifts)
+    if same:
+        click.echo(same)
+    _print_changes("on full machines" if same else "of the machine bill", shifts)
     click.echo("\nnext: servefit bill live (what is still billing)")
 
 
