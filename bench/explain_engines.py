@@ -49,7 +49,7 @@ def load(n: int, isl: int, osl: int, **how: Any) -> Workload:
     return Workload(n=n, isl=how.pop("lengths", None) or Lengths(mean=isl), osl=Lengths(mean=osl), **how)
 
 
-MIXED = Lengths(mean=260, kind="uniform", min=64, max=456)
+MIXED = Lengths(mean=260, kind="uniform", sd=110, min=64, max=456)
 CASES = (
     Case(name="calm", named=frozenset(), load=load(8, 48, 48), switches={"seats": 4}),
     Case(name="long prompt", named=frozenset({"long_prompt"}), load=load(4, 1200, 24), switches={"seats": 2}),
@@ -58,7 +58,7 @@ CASES = (
          switches={"seats": 2, "context_tok": 320}),
     Case(name="cache on", named=frozenset({"cached_prefix"}), load=load(6, 48, 16), switches={"seats": 2, "prefix_cache": True},
          prompt="You answer questions about the rules of our shop. " * 60),
-    Case(name="prefill stall", named=frozenset({"prefill_stall"}), load=load(12, 500, 70, concurrency=3), switches={"seats": 4}),
+    Case(name="prefill stall", named=frozenset({"prefill_stall"}), load=load(12, 400, 160, concurrency=4), switches={"seats": 4}),
     Case(name="taken processor", named=frozenset({"host_trouble"}), load=load(8, 48, 48), switches={"seats": 4}, burners=4),
     Case(name="preemption", named=frozenset({"preemption"}), load=load(12, 64, 160, concurrency=6),
          switches={"seats": 6, "kv_tok": 512, "context_tok": 512}, only="embedded"),

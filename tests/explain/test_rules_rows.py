@@ -237,6 +237,17 @@ def test_a_crowded_machine_is_said_even_where_it_is_even():
     assert codes(by_hand(rows, **far)) == []
 
 
+def test_what_others_used_meanwhile_goes_before_the_load_average():
+    """A load of 12 while others used 0.02 of two cores disturbed nobody; 1.4 cores taken are a fact at any load average."""
+    rows = [stream(i, i * 5.0, 0.1, [0.06] * 40) for i in range(6)]
+    here = {"endpoint": {"url": "http://127.0.0.1:8080"}}
+    queued = here | {"machine": {"cores": 2, "load_1min": 12.0}}
+    assert codes(by_hand(rows, **queued, client={"others_cores": 0.02})) == []
+    taken = by_hand(rows, **here, machine={"cores": 2, "load_1min": 0.5}, client={"others_cores": 1.4})
+    found = cause(diagnose_run(taken), "host_trouble")
+    assert (found.certainty, "used 1.4 of 2 cores" in found.saw) == ("shown", True)
+
+
 def test_stolen_time_is_shown():
     """A tenth of the processor time stolen by the host is said as a fact."""
     rows = [stream(i, i * 5.0, 0.1, [0.01] * 40) for i in range(6)]

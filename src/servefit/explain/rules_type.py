@@ -229,9 +229,12 @@ def _drafts_counted(features: Features) -> Cause | None:
 
 
 def _busy(features: Features) -> bool:
-    """Whether the machine that measured had more to do than cores to do it before the first request."""
-    machine = features.run.header.machine
-    return (machine.get("load_1min") or 0.0) > 1.25 * (machine.get("cores") or math.inf)
+    """Whether other programs took a quarter of the machine that measured: while it did, else by the load before."""
+    machine, taken = features.run.header.machine, features.run.header.client.get("others_cores")
+    cores = machine.get("cores") or math.inf
+    if taken is not None:
+        return bool(taken > 0.25 * cores)
+    return (machine.get("load_1min") or 0.0) > 1.25 * cores
 
 
 def host_trouble(case: Case) -> Cause | None:
@@ -250,12 +253,15 @@ def host_trouble(case: Case) -> Cause | None:
     cores, load = machine.get("cores") or 0, machine.get("load_1min") or 0.0
     local = any(name in str(f.run.header.endpoint.get("url", "")) for name in ("127.0.0.1", "localhost", "[::1]"))
     busy = local and _busy(f)
-    if busy:
+    taken = client.get("others_cores")
+    if busy and taken is not None:
+        said.append(f"other programs used {fmt(taken, 1)} of {cores} cores meanwhile")
+    elif busy:
         said.append(f"a load of {fmt(load, 1)} on {cores} cores before the first request")
     uneven = _uneven(f)
     if uneven:
         said.append(uneven)
-    crowded = busy and load >= 2 * cores  # evenly slow is disturbed too
+    crowded = busy and (taken is not None or load >= 2 * cores)  # evenly slow is disturbed too
     if not said or (
         not uneven
         and not crowded
@@ -264,7 +270,7 @@ def host_trouble(case: Case) -> Cause | None:
         and "client_lag" not in codes
     ):
         return None
-    sure = steal >= 0.05 or bool(codes & {"client_saturated", "client_lag"})
+    sure = steal >= 0.05 or bool(codes & {"client_saturated", "client_lag"}) or (busy and taken is not None)
     return Cause(
         code="host_trouble", title="The machine is disturbed: load, threads or a neighbour, not the model", half="type",
         saw="; ".join(said) + ".",
