@@ -94,9 +94,7 @@ def typical(features: Features) -> Observed:
 
 def _diagnose(case: Case, waits: tuple[Wait, ...], wish: Wish | None) -> Diagnosis:
     causes = find_causes(case)
-    read = next((c.value for c in causes if c.code == "prompt_cut" and c.value is not None), None)
-    context = int(read) if read is not None else case.seen.isl or 0  # what was cut is not read at any step
-    floor = case.wall.floor_itl_s(context + case.seen.osl // 2)
+    floor = case.wall.floor_itl_s(numbers.context_read(case))
     return Diagnosis(
         case=case, waits=waits, causes=causes, fixes=propose(case, causes, wish), work=(*waits[0].work, *_wall_work(case)),
         ceiling_frac=floor / case.seen.itl_s if floor and case.seen.itl_s > 0 else None,
@@ -126,7 +124,7 @@ def _wall_work(case: Case) -> tuple[Work, ...]:
     kv = wall.kv_bytes_per_tok or 0.0
     if wall.weight_bytes and wall.bandwidth_bytes_per_s:
         lines.append(
-            formulas.show_ceiling(wall.weight_bytes, kv, (seen.isl or 0) + seen.osl // 2, wall.bandwidth_bytes_per_s)
+            formulas.show_ceiling(wall.weight_bytes, kv, numbers.context_read(case), wall.bandwidth_bytes_per_s)
         )
     if wall.active_params and seen.isl and seen.ttft_s > 0:
         lines.append(formulas.show_flop(seen.isl, seen.ttft_s, wall.active_params))

@@ -95,13 +95,16 @@ def tail(case: Case) -> Cause | None:
     )  # fmt: skip
 
 
-def _context(case: Case) -> int:
-    return (case.seen.isl or 0) + case.seen.osl // 2
+def context_read(case: Case) -> int:
+    """Tokens that a middle step reads: the prompt, or what was left of it where it was cut, and half the answer."""
+    cut = prompt_cut(case)
+    read = int(cut.value) if cut is not None and cut.value is not None else case.seen.isl or 0
+    return read + case.seen.osl // 2
 
 
 def above_ceiling(case: Case) -> Cause | None:
     """Faster than the bytes can come: never a record, always a finding."""
-    floor = case.wall.floor_itl_s(_context(case))
+    floor = case.wall.floor_itl_s(context_read(case))
     if floor is None or case.seen.itl_s >= 0.98 * floor or case.seen.itl_s <= 0:
         return None
     return Cause(
@@ -116,7 +119,7 @@ def above_ceiling(case: Case) -> Cause | None:
 
 def below_ceiling(case: Case) -> Cause | None:
     """Below 60% of the ceiling for one sequence: overhead or compute sets the pace, not bandwidth."""
-    floor = case.wall.floor_itl_s(_context(case))
+    floor = case.wall.floor_itl_s(context_read(case))
     running = case.features.running_mean if case.features else 1.0
     if floor is None or running > 1.5:
         return None
@@ -135,7 +138,7 @@ def below_ceiling(case: Case) -> Cause | None:
 
 def too_large(case: Case) -> Cause | None:
     """At 60% of the ceiling or more the model's bytes are the wall: only fewer bytes or faster memory help."""
-    floor = case.wall.floor_itl_s(_context(case))
+    floor = case.wall.floor_itl_s(context_read(case))
     running = case.features.running_mean if case.features else 1.0
     if floor is None or case.seen.itl_s <= 0 or running > 1.5:
         return None

@@ -95,7 +95,9 @@ def cold_start(case: Case) -> Cause | None:
         saw=f"the first request took {fmt_s(found.ttft_s)} to its first token, the usual one {fmt_s(usual)}{word}.{counted}",
         confirm="Wait as long as the server takes to fall asleep, and send two requests: only the first is slow. Keep one "
         "replica awake, or send a warm-up request.",
-        certainty="shown" if load else "likely", weight_s=extra, value=found.ttft_s / usual if usual else None,
+        certainty="shown" if load else "likely",
+        weight_s=0.0 if found.phase == "cold" else extra,  # what is not in the figures explains none of their seconds
+        value=found.ttft_s / usual if usual else None,
     )  # fmt: skip
 
 
