@@ -242,8 +242,11 @@ def _sentence(outcome: str, answers: tuple[Asked, ...]) -> str:
         return "Whether something is billing is not known: not everybody could be asked.\nnext: look at the provider's own console"
     busy = [d for a in answers for d in a.deployments if d.billing in {"yes", "soon"}]
     known = sum(d.usd_per_hour or 0.0 for d in busy if d.billing == "yes")
-    more = "" if all(d.usd_per_hour is not None for d in busy) else " and more (prices that are not known)"
-    return f"{len(busy)} still billing: {_usd(known, 2)} an hour{more}.\nnext: servefit bill live --stop NAME"
+    missing = sum(d.usd_per_hour is None for d in busy)
+    price = f"{_usd(known, 2)} an hour{' and more (prices that are not known)' if missing else ''}"
+    if missing == len(busy):
+        price = "at a price that is not known"
+    return f"{len(busy)} still billing: {price}.\nnext: servefit bill live --stop NAME"
 
 
 def _print_live(shown: list[Deployment], now: datetime) -> None:
