@@ -94,3 +94,11 @@ def test_stops_before_the_cap_is_passed(here: Path, url: str):
         assert guard.spent_usd() > 0.4
     assert 0 < len(run.load_rows) < 40
     assert "capped" in [f.code for f in run.header.findings]
+
+
+def test_max_usd_caps_this_run(here: Path, url: str):
+    """--max-usd counts instead of the settings' cap: less than the load costs is refused, nothing is sent."""
+    configure(here, url, 100.0)
+    with pytest.raises(AnswerIsNo, match="Over the cap"):
+        measure("-n", "100", "--out", "run", "--max-usd", "1")
+    assert not (here / "run").exists()

@@ -280,3 +280,12 @@ def test_bad_input_is_one_sentence_and_a_hint(tmp_path: Path, arguments: tuple[s
     assert "Traceback" not in err
     assert not out
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("quiet", [(), ("--quiet",), ("--quiet", "--json")])
+def test_all_failed_is_said_on_stderr(cli, tmp_path: Path, quiet: tuple[str, ...]):
+    """Where nothing was observed, one sentence on stderr says how the requests failed, and the exit code is 3."""
+    args = ("measure", "http://127.0.0.1:9", "--no-probe", "-n", "3", "--out", tmp_path / "run", *quiet)
+    code, _, err = cli(*args)
+    assert code == 3
+    assert err.strip().splitlines()[-1] == "servefit: All 3 requests failed: 3 refused. For example: Connection refused"

@@ -63,6 +63,9 @@ from servefit.workload.workload import Lengths, Workload
     default=1,
     help="Measure K times, in OUT/1 to OUT/K, and say the spread.",
 )
+@click.option(
+    "--max-usd", type=click.FloatRange(0), metavar="USD", help="Spend at most this.  [default: [caps] usd_per_run]"
+)
 @click.option("--resume", is_flag=True, help="Go on with the run in --out.")
 @click.option("--keep-text", is_flag=True, help="Keep the model's output in the rows.")
 @click.option(
@@ -101,6 +104,7 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
     E2E   due to the last token
     """  # noqa: D301 - click's mark for "keep these lines" is a real backspace
     from servefit.cli.measure_show import show_run, watcher
+    from servefit.cli.show import plain
     from servefit.cli.spend import capped
     from servefit.measure.run import Options, default_folder, measure
     from servefit.measure.until import Until
@@ -138,11 +142,11 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
         )
         try:
             if given["repeat"] > 1 and given["ray_address"] is None and given["workers"] is None:
-                return _repeat(endpoint, workload, options, given["repeat"], as_json=as_json)
+                return _repeat(endpoint, workload, options, given["repeat"], as_json=as_json, max_usd=given["max_usd"])
             if given["ray_address"] is not None or given["workers"] is not None:
                 run = _from_many(endpoint, workload, options, given)
             else:
-                with capped(options, endpoint, workload) as limited:
+                with capped(options, endpoint, workload, max_usd=given["max_usd"]) as limited:
                     run = measure(endpoint, workload, limited)
             interrupted = False
         except KeyboardInterrupt:
@@ -156,10 +160,17 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
         click.echo(f"interrupted; what was measured is kept: go on with --resume --out {out}", err=as_json)
         return 130
     failed = run.load_rows and not any(row.ok for row in run.load_rows)
-    return 3 if failed and not all(row.expected_failure for row in run.load_rows) else None
+    if not failed or all(row.expected_failure for row in run.load_rows):
+        return None
+    said = next((f.message for f in run.header.findings if f.code == "all_failed"), "Every request failed.")
+    example = next((row.error for row in run.load_rows if row.error), None)
+    click.echo(plain(f"servefit: {said}" + (f" For example: {example}" if example else "")), err=True)
+    return 3
 
 
-def _repeat(endpoint: Any, workload: Workload, options: Any, count: int, *, as_json: bool) -> int | None:
+def _repeat(
+    endpoint: Any, workload: Workload, options: Any, count: int, *, as_json: bool, max_usd: float | None
+) -> int | None:
     """Measure several times; what was measured before Ctrl-C is shown."""
     from servefit.cli.measure_repeat import show_repeats
     from servefit.cli.spend import capped
@@ -169,7 +180,7 @@ def _repeat(endpoint: Any, workload: Workload, options: Any, count: int, *, as_j
     interrupted = False
     try:
         for path, run in repeat(
-            endpoint, workload, options, count, guard=lambda mine: capped(mine, endpoint, workload)
+            endpoint, workload, options, count, guard=lambda mine: capped(mine, endpoint, workload, max_usd=max_usd)
         ):
             done.append((path, run))
     except KeyboardInterrupt:
@@ -198,9 +209,9 @@ def _from_many(endpoint: Any, workload: Workload, options: Any, given: dict[str,
     flag = "--ray" if given["ray_address"] is not None else "--workers"
     if given["ray_address"] is not None and given["workers"] is not None:
         raise ServefitError("Both --ray and --workers are given.", hint="With --ray, --clients says how many.")
-    for name in ("until", "repeat"):
+    for name in ("until", "repeat", "max_usd"):
         if given[name] not in (None, 1):
-            raise ServefitError(f"--{name} does not go with {flag}.", hint="Leave one of them out.")
+            raise ServefitError(f"--{name.replace('_', '-')} does not go with {flag}.", hint="Leave one of them out.")
     if given["ray_address"] is not None:
         drive = on_ray(given["ray_address"], given["clients"])
     else:

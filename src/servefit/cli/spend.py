@@ -21,12 +21,16 @@ PROBES = 3
 
 
 @contextmanager
-def capped(options: "Options", endpoint: "Endpoint", workload: "Workload") -> Iterator["Options"]:
+def capped(
+    options: "Options", endpoint: "Endpoint", workload: "Workload", *, max_usd: float | None = None
+) -> Iterator["Options"]:
     """The options, with the spend cap in them where the target is paid; the estimate is made and said first.
+
+    `max_usd` is this run's cap, whatever the settings say, and makes any target a paid one.
 
     Raises AnswerIsNo where the run would pass a cap, ServefitError where a cap is set and no price is known.
     """
-    if not endpoint.paid:
+    if not endpoint.paid and max_usd is None:
         yield options
         return
     from servefit.bill.caps import Guard, ledger_path
@@ -34,6 +38,8 @@ def capped(options: "Options", endpoint: "Endpoint", workload: "Workload") -> It
     from servefit.workload.arrivals import schedule
 
     limits = load_limits()
+    if max_usd is not None:
+        limits = replace(limits, usd_per_run=max_usd)
     price = price_of(endpoint.name, endpoint.model)
     if price is None or price.output_usd_per_mtok is None:
         if limits.by_period():

@@ -190,7 +190,7 @@ def _about_client(health: Health, workload: Workload) -> list[Finding]:
                            message=f"1% of the requests were sent {late * 1e3:.0f} ms or more after they were due.",
                            hint="Latency counts from the due time; beside it stands the time from sending."))  # fmt: skip
     seen = health.counters
-    if health.clock != "kernel" and health.rows:
+    if health.clock != "kernel" and seen.reads:
         out.append(Finding(code="user_clock", level="note",
                            message="Arrivals carry this program's clock: the kernel gave no receive times here."))  # fmt: skip
     if seen.lag_ns_max > 200_000_000 and health.clock != "kernel":
