@@ -179,3 +179,18 @@ def test_sayings_fit_in_their_time():
 def test_topics_are_named():
     """Every topic of the drill has a title."""
     assert {c.topic for c in load_cards()} <= TOPICS.keys()
+
+
+def test_a_deck_in_the_folder_is_the_terminals_too_and_a_broken_one_names_its_line(cli, tmp_path):
+    """learn/decks is read by page and terminal alike; named once more with --deck it still counts once."""
+    deck = tmp_path / "learn" / "decks" / "mine.toml"
+    deck.parent.mkdir(parents=True)
+    card = (
+        'id = "mine-1"\ntopic = "machine"\nquestion = "Q?"\nplain = "P."\npicture = "I."\ndeeper = "D."\nsource = "S"\n'
+    )
+    deck.write_text(f"[[card]]\n{card}numbers = []\nwords = []\n")
+    code, out, _ = cli("learn", "cards", "--folder", str(tmp_path), "--deck", str(deck), "--json")
+    assert code == 0 and out.count('"mine-1"') == 1
+    deck.write_text(f"# a comment\n\n[[card]]\n{card}numbers = 5\nwords = []\n")
+    code, _, err = cli("learn", "cards", "--folder", str(tmp_path))
+    assert code == 2 and "mine.toml, line 3" in err

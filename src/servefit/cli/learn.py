@@ -15,7 +15,11 @@ FOLDER = click.option(
     help="Where your runs lie (default: here).",
 )
 DECKS = click.option(
-    "--deck", "decks", multiple=True, type=click.Path(path_type=Path), help="A deck of your own (TOML); repeatable."
+    "--deck",
+    "decks",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A deck of your own (TOML) beside those in learn/decks; repeatable.",
 )
 
 
@@ -46,7 +50,7 @@ def command(
 
 def _export(folder: Path, decks: tuple[Path, ...], path: Path) -> None:
     from servefit.files import read_json, write_text
-    from servefit.learn.cards import load_cards
+    from servefit.learn.cards import load_cards, own_decks
     from servefit.learn.export import export_html
     from servefit.learn.numbers import collect
 
@@ -56,19 +60,19 @@ def _export(folder: Path, decks: tuple[Path, ...], path: Path) -> None:
         typed = {k: float(v) for k, v in read_json(folder / "learn" / "numbers.json").items()}
     except (ServefitError, AttributeError, TypeError, ValueError):
         typed = {}
-    cards = load_cards(decks)
+    cards = load_cards((*decks, *own_decks(folder)))
     write_text(path, export_html(cards, collect(folder, typed=typed)))
     click.echo(f"{len(cards)} cards, every example, saying and term, and your numbers in {path}.")
     click.echo("next: send it to your phone; it opens from its files, offline.")
 
 
 def _drill(folder: Path, decks: tuple[Path, ...], topic: str | None, count: int) -> None:
-    from servefit.learn.cards import TOPICS, load_cards
+    from servefit.learn.cards import TOPICS, load_cards, own_decks
     from servefit.learn.review import RATINGS, Review, append, next_card, read_log
 
     if topic is not None and topic not in TOPICS:
         raise ServefitError(f"'{topic}' is no topic.", hint=f"Topics: {', '.join(TOPICS)}.")
-    cards = {c.id: c for c in load_cards(decks) if topic in (None, c.topic)}
+    cards = {c.id: c for c in load_cards((*decks, *own_decks(folder))) if topic in (None, c.topic)}
     log = folder / "learn" / "reviews.jsonl"
     keys = {str(i): rating for i, rating in enumerate(RATINGS, 1)}
     for _ in range(count):
@@ -95,10 +99,10 @@ def _drill(folder: Path, decks: tuple[Path, ...], topic: str | None, count: int)
 
 def card_lines(card_id: str, decks: tuple[Path, ...], folder: Path) -> list[str]:
     """The answer of a card as lines for the terminal, its figures computed from the runs below `folder`."""
-    from servefit.learn.cards import load_cards
+    from servefit.learn.cards import load_cards, own_decks
     from servefit.learn.numbers import collect, tell
 
-    card = next(c for c in load_cards(decks) if c.id == card_id)
+    card = next(c for c in load_cards((*decks, *own_decks(folder))) if c.id == card_id)
     values = collect(folder)
     told = [tell(line, values, where=card.id) for line in card.numbers]
     examples = list(dict.fromkeys(name for t in told for name in t.examples))
@@ -118,10 +122,10 @@ def card_lines(card_id: str, decks: tuple[Path, ...], folder: Path) -> list[str]
 def cards_command(folder: Path, decks: tuple[Path, ...], as_json: bool, anki: Path | None) -> None:
     """The cards, with their figures computed from the runs in --folder."""
     from servefit.files import write_text
-    from servefit.learn.cards import load_cards, to_anki
+    from servefit.learn.cards import load_cards, own_decks, to_anki
     from servefit.learn.numbers import collect, tell
 
-    cards, values = load_cards(decks), collect(folder)
+    cards, values = load_cards((*decks, *own_decks(folder))), collect(folder)
     if anki:
         write_text(anki, to_anki(cards, values))
         click.echo(f"{len(cards)} cards in {anki}. next: import it in Anki (File, Import).")

@@ -66,6 +66,11 @@ def built_in_decks() -> list[Path]:
     )
 
 
+def own_decks(folder: Path) -> list[Path]:
+    """The learner's own decks: every TOML file in learn/decks below the data folder."""
+    return sorted((folder / "learn" / "decks").glob("*.toml"))
+
+
 def load_deck(path: Path) -> tuple[Card, ...]:
     """The cards of one deck. Raises ServefitError with file and line for whatever is wrong in it."""
     text = read_text(path)
@@ -103,7 +108,7 @@ def _check_each(value: dict[str, Any], text: str, path: Path) -> None:
 def load_cards(decks: Sequence[Path] = ()) -> tuple[Card, ...]:
     """All built-in cards and those of `decks`; an id that stands twice is refused."""
     cards: dict[str, Card] = {}
-    for path in [*built_in_decks(), *decks]:
+    for path in dict.fromkeys(p.resolve() for p in [*built_in_decks(), *decks]):
         for card in load_deck(path):
             if card.id in cards:
                 raise ServefitError(

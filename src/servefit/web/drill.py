@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from servefit.errors import ServefitError
-from servefit.learn.cards import TOPICS, load_cards
+from servefit.learn.cards import TOPICS, load_cards, own_decks
 from servefit.learn.glossary import all_terms, find_term
 from servefit.learn.numbers import collect, tell
 from servefit.learn.review import RATINGS, Review, append, next_card, read_log
@@ -35,15 +35,10 @@ def log_path(folder: Path) -> Path:
     return folder / "learn" / "reviews.jsonl"
 
 
-def decks(folder: Path) -> list[Path]:
-    """The learner's own decks: every TOML file in learn/decks."""
-    return sorted((folder / "learn" / "decks").glob("*.toml"))
-
-
 async def drill(request: Request) -> Response:
     """One card: the question, and behind a button its answer with the learner's numbers."""
     desk = desk_of(request)
-    cards = {c.id: c for c in load_cards(decks(desk.folder))}
+    cards = {c.id: c for c in load_cards(own_decks(desk.folder))}
     topic = request.query_params.get("topic") or ""
     if topic and topic not in TOPICS:
         raise ServefitError(f"'{topic}' is no topic.", hint=f"Topics: {', '.join(TOPICS)}.")
@@ -79,7 +74,7 @@ async def rate(request: Request) -> Response:
     desk = desk_of(request)
     form = await request.form()
     card, rating, topic = (str(form.get(k, "")) for k in ("card", "rating", "topic"))
-    if card not in {c.id for c in load_cards(decks(desk.folder))} or rating not in RATINGS:
+    if card not in {c.id for c in load_cards(own_decks(desk.folder))} or rating not in RATINGS:
         raise ServefitError("That is no rating of a card.", hint="Rate the card that is shown.")
     append(log_path(desk.folder), Review(card=card, rating=rating, at=datetime.now(UTC)))
     return RedirectResponse(f"/learn?topic={topic}" if topic in TOPICS else "/learn", status_code=303)
