@@ -91,6 +91,17 @@ def test_every_family_is_callable():
     assert len(FAMILIES) >= 30 and all(callable(f) for f in FAMILIES.values())
 
 
+def test_a_config_is_called_as_its_folder_another_file_as_itself(tmp_path: Path):
+    """config.json says nothing by its own name; mine.json does."""
+    fields = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32,
+              "num_key_value_heads": 8, "vocab_size": 1000, "intermediate_size": 14336}  # fmt: skip
+    folder = tmp_path / "some-model"
+    folder.mkdir()
+    for name in ("config.json", "mine.json"):
+        (folder / name).write_text(json.dumps(fields))
+    assert [find_model(str(folder / name)).name for name in ("config.json", "mine.json")] == ["some-model", "mine"]
+
+
 def test_a_file_that_is_no_config(tmp_path: Path):
     """A list, or broken JSON, is said in a sentence."""
     path = tmp_path / "config.json"

@@ -67,7 +67,8 @@ def load_config(path: Path) -> ModelShape:
     config = read_json(path)
     if not isinstance(config, dict):
         raise ServefitError(f"{path} holds no JSON object.", hint="Name a model's config.json.")
-    return read_config(config, name=path.resolve().parent.name or path.stem, where=str(path))
+    folder = path.resolve().parent.name
+    return read_config(config, name=folder if folder and path.name == "config.json" else path.stem, where=str(path))
 
 
 def read_config(config: Config, *, name: str, where: str = "config.json") -> ModelShape:
