@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from servefit.calibrate.calibration import Calibration, mean_step, slowed
+from servefit.calibrate.calibration import Calibration, mean_step
 from servefit.calibrate.recognise import server_config
 from servefit.engine.simulate import simulate_run
 from servefit.objectives import Summary, summarize
+from servefit.physics.steptime import scaled
 from servefit.workload.workload import Lengths, Workload
 
 MOST_USERS = 16
@@ -116,8 +117,8 @@ def predict(load: Load, calibration: Calibration, pace: float = 1.0) -> tuple[di
     if calibration.engine == "llama.cpp":
         switches = {"seats": load.seats}
     config = server_config(calibration, **switches)
-    run = simulate_run(load.workload, config, slowed(mean_step(calibration), pace))
-    typical = simulate_run(load.workload, config, slowed(calibration.step, pace))
+    run = simulate_run(load.workload, config, scaled(mean_step(calibration), pace))
+    typical = simulate_run(load.workload, config, scaled(calibration.step, pace))
     end = max(r.done_s or 0.0 for r in run.rows)
     offered = max(r.due_s for r in run.rows)
     found = figures(summarize(run)) | {"itl_p50": figures(summarize(typical))["itl_p50"]}

@@ -128,4 +128,4 @@ def test_words_say_what_was_learned():
         "beyond that it is a guess",
     ):
         assert part in text
-    assert len(rows(found)) == 9
+    assert len(rows(found)) == 10

@@ -12,6 +12,7 @@ steps = st.builds(
     per_seq_s=st.floats(0, 1e-3),
     per_prefill_tok_s=st.floats(0, 1e-4),
     per_prefill_pos_s=st.floats(0, 1e-7),
+    ragged_tok_s=st.sampled_from([0.0, 5e-5]),
     per_kv_tok_s=st.floats(0, 1e-5),
     weight_read_s=st.floats(0, 2e-2),
     compute_per_tok_s=st.floats(0, 1e-4),

@@ -2,9 +2,10 @@
 
 import pytest
 
+from servefit.engine import kernel_time
 from servefit.engine.config import EngineConfig
 from servefit.engine.simulate import simulate_run
-from servefit.physics.steptime import StepTime, step_s
+from servefit.physics.steptime import TILE_TOK, StepTime, step_s
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload
 
@@ -48,3 +49,13 @@ def test_requests_that_begin_are_paid_and_the_first_of_a_moment_goes_alone():
     rows = run_of([(0.0, 10, 2), (0.0, 10, 2), (0.0, 10, 2)], EngineConfig(policy="continuous"), step)
     assert rows["0"].ttft_s == pytest.approx(0.010 + 0.010 + 0.005)
     assert rows["1"].ttft_s == rows["2"].ttft_s == pytest.approx(0.025 + 0.010 + 0.020 + 0.010)
+
+
+def test_a_step_of_whole_tiles_is_cheaper():
+    """128 prompt tokens fill a tile, 129 do not; beside one decoding request a piece of 127 does. Both engines, one size."""
+    step = StepTime(const_s=0.010, ragged_tok_s=0.001)
+    assert kernel_time.TILE_TOK == TILE_TOK == 128
+    assert run_of([(0.0, 128, 2)], EngineConfig(policy="continuous"), step)["0"].ttft_s == pytest.approx(0.010)
+    assert run_of([(0.0, 129, 2)], EngineConfig(policy="continuous"), step)["0"].ttft_s == pytest.approx(0.010 + 0.129)
+    rows = run_of([(0.0, 128, 9), (0.001, 127, 2)], EngineConfig(policy="chunked", budget_tok=128), step)
+    assert rows["1"].ttft_s == pytest.approx(0.019)  # the first prompt: 10 ms; then 1 + 127 together: 10 ms

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from servefit.errors import ServefitError
 from servefit.files import read_json, structure, write_json
-from servefit.physics.steptime import Source, StepTime
+from servefit.physics.steptime import TILE_TOK, Source, StepTime, scaled
 from servefit.records import Finding
 
 SCHEMA_VERSION = 1
@@ -25,6 +25,7 @@ FITTED = {
     "per_seq_s": "each decoding request",
     "per_kv_tok_s": "each token of context that a decoding request reads",
     "per_prefill_tok_s": "each prompt token",
+    "ragged_tok_s": f"each prompt token more, in a step of tokens that are no multiple of {TILE_TOK}",
     "per_prefill_pos_s": "each prompt token times its position",
     "per_prompt_s": "each request that begins, while all wait",
     "front_end_s": "each request, outside the steps",
@@ -217,17 +218,7 @@ def mean_step(calibration: Calibration) -> StepTime:
     >>> round(mean_step(Calibration(step=StepTime(const_s=0.010, bend=((1, 0.0), (4, 0.02))), mean_over_median=1.1)).bend[1][1], 6)
     0.022
     """
-    return slowed(calibration.step, min(max(calibration.mean_over_median or 1.0, 1.0), 1.5))
-
-
-def slowed(step: StepTime, factor: float) -> StepTime:
-    """`step` with every time in it multiplied by `factor`: the same engine on a machine that is so much slower.
-
-    >>> slowed(StepTime(const_s=0.010, bend=((1, 0.0), (4, 0.02))), 1.5).bend
-    ((1, 0.0), (4, 0.03))
-    """
-    times = {f.name: getattr(step, f.name) * factor for f in fields(step) if f.name.endswith("_s")}
-    return replace(step, bend=tuple((at, extra * factor) for at, extra in step.bend), **times)
+    return scaled(calibration.step, min(max(calibration.mean_over_median or 1.0, 1.0), 1.5))
 
 
 BEND = "bend@"

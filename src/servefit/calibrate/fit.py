@@ -29,7 +29,7 @@ from servefit.calibrate.calibration import (
 from servefit.calibrate.regress import Fit, robust_fit, t95
 from servefit.calibrate.steps import NOTHING_KNOWN, Observation, observe, streams_of, told_by_server
 from servefit.errors import CannotMeasure
-from servefit.physics.steptime import StepTime, step_s
+from servefit.physics.steptime import TILE_TOK, StepTime, step_s
 from servefit.records import Finding, Run, header_to_json, row_to_json
 
 __all__ = ["Calibration", "fit_runs", "load_calibration", "run_sha256", "save_calibration"]
@@ -155,6 +155,7 @@ def columns(o: Observation, knots: Sequence[int]) -> list[float]:
         math.fsum(p.seqs for p in o.parts),
         math.fsum(p.kv_tok for p in o.parts),
         math.fsum(p.prefill_tok for p in o.parts),
+        math.fsum(p.prefill_tok for p in o.parts if p.tokens % TILE_TOK),
         math.fsum(p.prefill_pos for p in o.parts),
         math.fsum(p.prompts for p in o.parts),
         float(o.front_end),
@@ -336,6 +337,7 @@ PROBE_FOR = {
     "per_seq_s": "Measure at two or more levels of concurrency.",
     "per_kv_tok_s": "Measure short and long prompts (64 and 1024 tokens).",
     "per_prefill_tok_s": "Measure prompts of different lengths.",
+    "ragged_tok_s": f"Measure lone prompts of {TILE_TOK}, {2 * TILE_TOK} and {4 * TILE_TOK} tokens beside others.",
     "per_prefill_pos_s": "Measure prompts from 64 to 2000 tokens.",
     "per_prompt_s": "Let several requests arrive at once.",
     "front_end_s": "Measure lone requests (--concurrency 1).",

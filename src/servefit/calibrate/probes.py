@@ -8,8 +8,9 @@
 
 Later probes are sized by what earlier ones showed, so that a fast server is asked more and a slow one is not asked for hours.
 
-No two prompts have the same length and none a round one, as in real traffic: matrix kernels read a multiple of 64 or 128 tokens up
-to a third faster than its neighbours, and some engines prepare anew for every length that they have not seen.
+No two prompts have the same length and hardly one a round one, as in real traffic: matrix kernels read a multiple of 128 tokens up
+to a third faster than its neighbours, and some engines prepare anew for every length that they have not seen. What round
+ones gain is seen on a few of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,6 +45,8 @@ class Size:
     lone_tok: tuple[int, ...]
     lone_repeats: int
     lone_osl: int
+    round_tok: tuple[int, ...]
+    """Lone prompts that fill the tiles of matrix kernels, each asked twice."""
     stairs: tuple[int, ...]
     """Requests at once."""
     stair_tok: int
@@ -56,11 +59,11 @@ class Size:
 
 
 FULL = Size(
-    lone_tok=(17, 33, 67, 139, 279, 531, 997, 1795), lone_repeats=3, lone_osl=24, stairs=(16, 8), stair_tok=6,
+    lone_tok=(17, 33, 67, 139, 279, 531, 997, 1795), lone_repeats=3, lone_osl=24, round_tok=(128, 256, 512, 1024), stairs=(16, 8), stair_tok=6,
     deep=((8, 499), (3, 983)), join_tok=(71, 143, 263, 523, 1003, 1493), join_base=(1, 4),
 )  # fmt: skip
 QUICK = Size(
-    lone_tok=(33, 139, 391, 997), lone_repeats=2, lone_osl=12, stairs=(16,), stair_tok=3, deep=((4, 403),),
+    lone_tok=(33, 139, 391, 997), lone_repeats=2, lone_osl=12, round_tok=(128, 512), stairs=(16,), stair_tok=3, deep=((4, 403),),
     join_tok=(143, 263, 523, 809), join_base=(1,),
 )  # fmt: skip
 ASIDE_TOK = 3
@@ -179,7 +182,9 @@ def lone(size: Size, _pace: Pace | None, context_tok: int) -> Iterator[Probe]:
         for repeat in range(size.lone_repeats)
         for n in (lengths if repeat % 2 == 0 else lengths[::-1])
     ]
-    yield Probe(name="lone", users=1, requests=_requests((0.0, n, size.lone_osl) for n in order))
+    asked = [(0.0, n, size.lone_osl) for n in order]
+    asked += [(0.0, n, 4) for n in (*size.round_tok, *size.round_tok[::-1]) if n + 4 <= context_tok]
+    yield Probe(name="lone", users=1, requests=_requests(asked))
 
 
 def stairs(size: Size, _pace: Pace | None, _context_tok: int) -> Iterator[Probe]:

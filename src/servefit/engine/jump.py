@@ -302,7 +302,7 @@ def limits_of(
         step.weight_read_s, step.expert_read_s, step.expert_active_frac, step.compute_per_tok_s, step.p_norm,
         step.link_per_tok_s, step.front_end_s, step.front_end_per_tok_s, think_s, config.timeout_s,
         math.inf if horizon_s is None else horizon_s, step.compute_per_seq_s, step.change_s,
-        step.per_prompt_s, step.front_serial_s,
+        step.per_prompt_s, step.front_serial_s, step.ragged_tok_s,
     )  # fmt: skip
     return limits, tuple(map(float, numbers))
 

@@ -7,9 +7,10 @@ and gaps counted in bins where there are very many.
 import math
 
 EPSILON_S = 1e-9
+TILE_TOK = 128  # as in physics.steptime, which a test holds it to
 # C: step-time coefficients, then the clock's settings
 (CONST, PER_SEQ, PER_TOK, PER_POS, PER_KV, WEIGHT, EXPERT, ACTIVE, COMPUTE, P_NORM, PER_LINK_TOK, FRONT, FRONT_TOK,
- THINK, TIMEOUT, HORIZON, COMPUTE_SEQ, CHANGE, PROMPT, SERIAL) = range(20)  # fmt: skip
+ THINK, TIMEOUT, HORIZON, COMPUTE_SEQ, CHANGE, PROMPT, SERIAL, RAGGED) = range(21)  # fmt: skip
 # Places in the arrays of `kernel`: the points of the bend, and the tokens of the step before.
 BEND_AT, BEND_S = 7, 8
 LAST_TOK = 23
@@ -53,6 +54,8 @@ def fixed_s(C, X, seqs, tok, pos):
     if smaller > 0.0 and C[P_NORM] < math.inf:
         overlap = larger * (1.0 + (smaller / larger) ** C[P_NORM]) ** (1.0 / C[P_NORM])
     linear = C[CONST] + C[PER_SEQ] * seqs + C[PER_TOK] * tok + C[PER_POS] * pos + C[PER_LINK_TOK] * tokens
+    if tokens % TILE_TOK:
+        linear += C[RAGGED] * tok
     return linear + overlap + bend_s(tokens, X) if len(X[BEND_AT]) else linear + overlap
 
 

@@ -1,6 +1,6 @@
 """How long one engine step takes, in seconds: memory, compute and overhead.
 
-    t = const + per_seq*S + per_prefill_tok*P + per_prefill_pos*X + per_kv_tok*K + link
+    t = const + per_seq*S + (per_prefill_tok + ragged)*P + per_prefill_pos*X + per_kv_tok*K + link
         + ( weights(T)^p + (compute_per_tok*T + compute_per_seq*S)^p )^(1/p) + bend(T) + change + per_prompt*N
 
 with S decoding sequences, P prompt tokens computed in this step, X the sum of their positions (the quadratic part of
@@ -12,7 +12,7 @@ measured. Both forms live in one type, so the engine and the planner need not kn
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 Source = Literal["measured", "published", "spec", "assumed"]
@@ -30,6 +30,8 @@ class StepTime:
     """Each prompt token computed."""
     per_prefill_pos_s: float = 0.0
     """Each prompt token times its position."""
+    ragged_tok_s: float = 0.0
+    """Each prompt token more in a step whose tokens do not fill whole tiles of the matrix kernels (TILE_TOK)."""
     per_kv_tok_s: float = 0.0
     """Each KV token read by a decoding sequence."""
     weight_read_s: float = 0.0
@@ -69,6 +71,21 @@ class StepTime:
     """True where overhead is unknown (datasheet only): every time made from it is a lower bound."""
 
 
+TILE_TOK = 128
+"""Matrix kernels work in tiles of so many tokens, and a step that fills them all is cheaper a token. Seen on OpenVINO on an AVX-512
+CPU: 273 to 283 us a prompt token at 128, 256, 384 ... 1024, and 340 to 440 at any length between but multiples of 64 (330)."""
+
+
+def scaled(step: StepTime, factor: float) -> StepTime:
+    """A step that takes `factor` times as long, whatever is in it: the same engine on a machine that is so much slower.
+
+    >>> scaled(StepTime(const_s=0.010, bend=((1, 0.0), (4, 0.02))), 1.5).bend
+    ((1, 0.0), (4, 0.03))
+    """
+    times = {f.name: getattr(step, f.name) * factor for f in fields(step) if f.name.endswith("_s")}
+    return replace(step, bend=tuple((at, extra * factor) for at, extra in step.bend), **times)
+
+
 def step_s(
     step: StepTime,
     *,
@@ -87,6 +104,9 @@ def step_s(
     >>> step = StepTime(const_s=0.010, per_seq_s=0.0005, per_kv_tok_s=3e-6)
     >>> round(step_s(step, seqs=8, kv_tok=8 * 128), 6)
     0.017072
+    >>> step = StepTime(per_prefill_tok_s=0.0003, ragged_tok_s=0.0001)
+    >>> round(step_s(step, seqs=0, kv_tok=0, prefill_tok=256), 4), round(step_s(step, seqs=0, kv_tok=0, prefill_tok=250), 4)
+    (0.0768, 0.1)
     """
     tokens = seqs + prefill_tok
     if tokens == 0:
@@ -99,6 +119,7 @@ def step_s(
         step.const_s
         + step.per_seq_s * seqs
         + step.per_prefill_tok_s * prefill_tok
+        + (step.ragged_tok_s * prefill_tok if tokens % TILE_TOK else 0.0)
         + step.per_prefill_pos_s * prefill_pos
         + step.per_kv_tok_s * kv_tok
         + step.link_s

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from servefit.physics.steptime import StepTime, step_s
+from servefit.physics.steptime import StepTime, scaled, step_s
 from servefit.plan.assumptions import Draft, Ground, tried
 from servefit.plan.plan import Assumption, Breaking
-from servefit.plan.scenario import Scenario, Schedule, at_rate, offered_req_per_s, scaled, with_users
+from servefit.plan.scenario import Scenario, Schedule, at_rate, offered_req_per_s, with_users
 from servefit.units import fmt, fmt_percent, fmt_s
 from servefit.workload.requests import Request, stream
 

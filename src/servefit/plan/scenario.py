@@ -11,7 +11,7 @@ from servefit.engine.config import EngineConfig
 from servefit.engine.outcome import OK, Outcome
 from servefit.engine.simulate import simulate
 from servefit.objectives import Targets
-from servefit.physics.steptime import StepTime
+from servefit.physics.steptime import StepTime, scaled
 from servefit.plan import checks
 from servefit.plan.plan import Check, Figures
 from servefit.stats import Spread
@@ -282,13 +282,6 @@ def _shifts(
         changes = [math.inf if v is None else v - here for v in there]
         out[name] = (min(0.0, *changes), max(0.0, *changes))
     return out
-
-
-def scaled(step: StepTime, factor: float) -> StepTime:
-    """A step that takes `factor` times as long, whatever is in it."""
-    names = [name for name in StepTime.__slots__ if name.endswith("_s")]
-    bend = tuple((tokens, extra * factor) for tokens, extra in step.bend)
-    return replace(step, bend=bend, **{name: getattr(step, name) * factor for name in names})
 
 
 def _checks(
