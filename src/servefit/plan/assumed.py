@@ -203,6 +203,7 @@ def prompt_domain(g: Ground) -> Draft | None:
 def _prefill_scaled(step: StepTime, f: float) -> StepTime:
     return replace(
         step, per_prefill_tok_s=step.per_prefill_tok_s * f, per_prefill_pos_s=step.per_prefill_pos_s * f,
+        ragged_tok_s=step.ragged_tok_s * f,
         compute_per_tok_s=step.compute_per_tok_s * f,
     )  # fmt: skip
 
