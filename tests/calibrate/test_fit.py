@@ -184,3 +184,16 @@ def test_an_engine_that_gains_nothing_from_small_batches_is_learned():
     for seqs in (1, 2, 4, 8, 12, 16):
         expected = step_s(truth, seqs=seqs, kv_tok=60 * seqs)
         assert step_s(found, seqs=seqs, kv_tok=60 * seqs) == pytest.approx(expected, rel=0.10), seqs
+
+
+def test_what_whole_tiles_gain_is_found_and_not_made_up():
+    """A price for steps off the multiples of 128 comes back from prompts of both kinds; where there is none, it is zero."""
+    lengths = (128, 256, 512, 1024, 67, 139, 279, 531, 997)
+
+    def runs(step):
+        alone = serve([(0.0, isl, 16) for isl in lengths * 3], users=1, step=step, noise=0.02, seed=4)
+        return [*probe_like(step, noise=0.02), alone]
+
+    found = fit_runs(runs(dataclasses.replace(TRUTH, ragged_tok_s=0.0002)), batching=KNOWN["continuous"])
+    assert found.step.ragged_tok_s == pytest.approx(0.0002, rel=0.15)
+    assert fit_runs(runs(TRUTH), batching=KNOWN["continuous"]).step.ragged_tok_s < 0.00002

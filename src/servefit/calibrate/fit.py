@@ -168,6 +168,7 @@ def columns(o: Observation, knots: Sequence[int]) -> list[float]:
 
 KNOTS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Where the bend may have a point: step sizes at which matrix kernels switch are small ones."""
+RAGGED = list(FITTED).index("ragged_tok_s")
 WORTH_IT = 0.88
 """The bend is kept where it shrinks the residuals to this share: straight is simpler, and reaches further."""
 
@@ -204,13 +205,19 @@ def _best_fit(kept: Sequence[tuple[int, Observation]]) -> tuple[tuple[int, ...],
     weights = [_importance(o) * (min(1.0, ENOUGH / alike[_size(o)]) if o.plain else 1.0) for o in rows]
     widest = max((p.seqs for o in rows for p in o.parts), default=0.0)
 
-    def fit_with(knots: tuple[int, ...]) -> tuple[Fit, float]:
+    def fit_with(knots: tuple[int, ...], *, tiles: bool = True) -> tuple[Fit, float]:
         x = [columns(o, knots) for o in rows]
+        for row in x:
+            row[RAGGED] *= tiles
         single = sorted(o.time_s / len(o.parts) for o in rows)[len(rows) // 2]
         rises = [(LOOSE if k <= widest else STIFF) * single for k in knots[1:]]
         loose = [0.0] * len(FITTED) + rises
         fit = robust_fit(x, times, groups, importance=weights, loose=loose)
         fitted = [math.fsum(v * (b or 0.0) for v, b in zip(row, fit.beta, strict=True)) for row in x]
+        if tiles and (fit.beta[RAGGED] or 0.0) <= t95(fit.freedom) * math.sqrt(
+            max(fit.covariance[RAGGED][RAGGED], 0.0)
+        ):
+            return fit_with(knots, tiles=False)  # a cost that may as well be zero only blurs that of a prompt token
         misses = [w * min(abs(t - f) / f, 0.5) if f > 0 else w for w, t, f in zip(weights, times, fitted, strict=True)]
         return fit, math.fsum(misses) / math.fsum(weights)
 
@@ -314,7 +321,7 @@ def _findings(coefficients: Sequence[Coefficient], noise: float | None) -> tuple
             hint=PROBE_FOR[c.name],
         )
         for c in coefficients
-        if c.source != "measured" and c.name in FITTED
+        if c.source != "measured" and c.name in FITTED and c.name != "ragged_tok_s"
     ]
     if noise is not None and noise > NOISY:
         found.append(
