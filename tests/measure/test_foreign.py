@@ -142,3 +142,22 @@ def test_damage(tmp_path):
         import_file(path)
     path.write_text("\n".join(json.dumps(v) for v in AIPERF) + '\n{"metadata": {"requ')
     assert len(import_file(path)[0].rows) == 3
+
+
+def test_the_summary_of_aiperf_leads_to_its_records(tmp_path):
+    """A summary has no request: the records beside it are imported, and where there are none a sentence names them."""
+    summary = tmp_path / "profile_export_aiperf.json"
+    summary.write_text(json.dumps({"request_latency": {"unit": "ms", "avg": 900.0, "p50": 900.0}}), encoding="utf-8")
+    with pytest.raises(ServefitError, match="aiperf's summary") as caught:
+        import_file(summary)
+    assert "profile_export.jsonl" in (caught.value.hint or "")
+    record = {
+        "metadata": {"benchmark_phase": "profiling", "request_start_ns": 1_000, "request_end_ns": 900_001_000},
+        "metrics": {
+            "request_latency": {"value": 900.0, "unit": "ms"},
+            "time_to_first_token": {"value": 100.0, "unit": "ms"},
+        },
+    }
+    (tmp_path / "profile_export.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+    (run,) = import_file(summary)
+    assert len(run.rows) == 1 and run.rows[0].isl is None

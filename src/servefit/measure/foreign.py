@@ -19,7 +19,7 @@ from servefit.records import Finding, RequestRecord, Run, RunHeader
 MAX_BYTES = 2 * 2**30
 HINT = (
     "servefit reads vLLM bench serve (--save-result --save-detailed), guidellm (benchmarks.json), aiperf "
-    "(profile_export.jsonl) and llama-bench (-o json)."
+    "(profile_export.jsonl, or the summary beside it) and llama-bench (-o json)."
 )
 NOTES = {
     "no_start_times": "It does not record when each request began: all stand at 0, and nothing can be said of arrivals.",
@@ -34,6 +34,8 @@ def import_file(path: Path) -> tuple[Run, ...]:
     """The runs in the file: one, or one for each load that it holds. Raises ServefitError where it is none of these."""
     text = read_text(path, max_bytes=MAX_BYTES)
     value = _parse(text, path)
+    if _is_aiperf_summary(value):
+        return import_file(_beside_summary(path))
     for name, (is_it, read) in FORMATS.items():
         if is_it(value):
             try:
@@ -247,6 +249,21 @@ def _deep(value: Any, *names: str) -> Any:
 def _is_aiperf(value: Any) -> bool:
     rows = value if isinstance(value, list) else [value]
     return bool(rows) and isinstance(rows[0], dict) and "metadata" in rows[0] and "metrics" in rows[0]
+
+
+def _is_aiperf_summary(value: Any) -> bool:
+    """profile_export_aiperf.json: a block of statistics for each figure, and no request."""
+    block = value.get("request_latency") if isinstance(value, dict) else None
+    return isinstance(block, dict) and "unit" in block and "avg" in block
+
+
+def _beside_summary(path: Path) -> Path:
+    """The records that aiperf writes beside its summary. Raises ServefitError where they are not there."""
+    records = path.with_name(path.stem.removesuffix("_aiperf") + ".jsonl")
+    if not records.is_file():
+        raise ServefitError(f"{path} is aiperf's summary: percentiles, and no request that they could be checked by.",
+                            hint=f"Import the records that aiperf writes beside it: {records.name}.")  # fmt: skip
+    return records
 
 
 def _aiperf(value: Any) -> Iterable[Run]:
