@@ -292,9 +292,9 @@ def _stop(name: str, answers: tuple[Asked, ...], *, yes: bool, as_json: bool) ->
     if not yes:
         if not sys.stdin.isatty():
             raise ServefitError(f"Stopping {found.name} needs a yes.", hint="Run it in a terminal, or add --yes.")
-        click.confirm(
-            f"Stop {plain(found.provider)}/{plain(found.name)} ({plain(found.state)}{price})?", abort=True, err=True
-        )
+        question = f"Stop {plain(found.provider)}/{plain(found.name)} ({plain(found.state)}{price})?"
+        if not click.confirm(question, err=True):
+            raise AnswerIsNo(f"{plain(found.name)} was not stopped: it goes on as it was.")
     config = load_config()
     accounts, _ = accounts_to_ask(config, (found.provider,))
     account = next((a for a in accounts if a.account in {None, found.account}), accounts[0])

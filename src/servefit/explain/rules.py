@@ -21,7 +21,6 @@ RULES: dict[str, Callable[[Case], Cause | None]] = {
     "long_prompt": numbers.long_prompt,
     "queueing": start.queueing,
     "tail": numbers.tail,
-    "cold_start": start.cold_start,
     "prompt_cut_counts": start.prompt_cut_counts,
     "context_refused": start.context_refused,
     "cached_prefix": start.cached_prefix,
@@ -35,8 +34,13 @@ RULES: dict[str, Callable[[Case], Cause | None]] = {
     "above_ceiling": numbers.above_ceiling,
     "below_ceiling": numbers.below_ceiling,
     "too_large": numbers.too_large,
+    "cold_start": start.cold_start,  # last: outside the figures it weighs nothing, and stands behind its equals
 }
 """Every rule. One that finds nothing returns None; a cause always says what it saw and what would confirm it."""
+
+
+_UNANSWERED = {"context_refused", "rate_limited"}
+"""Requests that got no answer: no seconds of anybody's wait, and more than slowness."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,7 @@ def _diagnose(case: Case, waits: tuple[Wait, ...], wish: Wish | None) -> Diagnos
 
 
 def find_causes(case: Case) -> tuple[Cause, ...]:
-    """Every cause that a rule found, each code once, those that account for most seconds first."""
+    """Every cause that a rule found, each code once: refused requests, then those that account for most seconds first."""
     found: dict[str, Cause] = {}
     for rule in RULES.values():
         cause = rule(case)
@@ -114,7 +118,7 @@ def find_causes(case: Case) -> tuple[Cause, ...]:
         else:  # two kinds of evidence for one thing: keep both
             value = cause.value if cause.certainty == "shown" else before.value
             found[cause.code] = replace(cause, saw=f"{before.saw} {cause.saw}", certainty="shown", value=value)
-    return tuple(sorted(found.values(), key=lambda c: -c.weight_s))
+    return tuple(sorted(found.values(), key=lambda c: (c.code not in _UNANSWERED, -c.weight_s)))
 
 
 def _wall_work(case: Case) -> tuple[Work, ...]:
