@@ -7,7 +7,19 @@ import pytest
 
 from calibrate.synthetic import serve
 from servefit.calibrate.learn import learn
-from servefit.calibrate.probes import FULL, QUICK, Pace, _pace_of, deep, expected_s, join, lone, probe_server, stairs
+from servefit.calibrate.probes import (
+    FULL,
+    QUICK,
+    Pace,
+    _pace_of,
+    deep,
+    expected_s,
+    join,
+    lone,
+    probe_server,
+    stairs,
+    tiles,
+)
 from servefit.errors import CannotMeasure
 
 PACE = Pace(itl_s=0.010, ttft_s={32: 0.05, 128: 0.1, 512: 0.3, 1000: 0.6})
@@ -17,7 +29,7 @@ PACE = Pace(itl_s=0.010, ttft_s={32: 0.05, 128: 0.1, 512: 0.3, 1000: 0.6})
 @pytest.mark.parametrize("context_tok", [256, 1024, 8192])
 def test_no_probe_leaves_the_context(size, context_tok):
     """Prompt and answer of every request fit the context that the server says it has."""
-    for make in (lone, stairs, deep, join):
+    for make in (lone, tiles, stairs, deep, join):
         for probe in make(size, PACE, context_tok):
             assert all(r.isl + r.osl <= context_tok for r in probe.requests), probe.name
 
@@ -35,10 +47,12 @@ def test_lone_lengths_are_interleaved():
 @pytest.mark.parametrize("size", [FULL, QUICK])
 def test_prompts_are_as_odd_as_real_ones(size):
     """Lengths that kernels like would teach a prefill that real prompts do not get: few are round, the others never asked twice."""
-    asked = [r.isl for make in (lone, deep, join) for p in make(size, PACE, 8192) for r in p.requests if r.isl != 48]
+    asked = [
+        r.isl for make in (lone, tiles, deep, join) for p in make(size, PACE, 8192) for r in p.requests if r.isl != 48
+    ]
     assert {isl for isl in asked if isl % 16 == 0} == set(size.round_tok)
     (alone,) = lone(size, PACE, 8192)
-    odd = [r.isl for r in alone.requests if r.isl % 16]
+    odd = [r.isl for r in alone.requests]
     assert len(set(odd)) == len(odd) == len(size.lone_tok) * size.lone_repeats
 
 
@@ -89,7 +103,7 @@ def test_the_embedded_engine_is_learned(tmp_path):
 
     with engines.start("embedded", policy="chunked", seats=4, budget_tok=128) as engine:
         runs = dict(probe_server(find_endpoint(engine.url), tmp_path, size=QUICK, clock=time.monotonic))
-    assert set(runs) == {"lone", "stairs-16", "deep-4x403", "join-1", "again"}
+    assert set(runs) == {"lone", "tiles", "stairs-16", "deep-4x403", "join-1", "again"}
     assert recognise(list(runs.values())).seats == 4
     found = learn(list(runs.values()), names=list(runs), force=True)
     assert found.batching.policy == "chunked"

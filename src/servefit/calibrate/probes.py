@@ -1,6 +1,7 @@
 """The probes: what a server is asked so that its answers teach the step time and show how it batches.
 
     lone    one request at a time, short to long prompts          front end, prefill, context of one request
+    tiles   the same with lengths that fill the kernels' tiles       what a step off them costs more
     stairs  many at once, each with a longer answer than the last every batch size from all of them down to one
     deep    a few at once with long prompts                       context read by a batch
     join    prompts that arrive while others decode               prefill apart from the front end; who waits for whom
@@ -182,9 +183,14 @@ def lone(size: Size, _pace: Pace | None, context_tok: int) -> Iterator[Probe]:
         for repeat in range(size.lone_repeats)
         for n in (lengths if repeat % 2 == 0 else lengths[::-1])
     ]
-    asked = [(0.0, n, size.lone_osl) for n in order]
-    asked += [(0.0, n, 4) for n in (*size.round_tok, *size.round_tok[::-1]) if n + 4 <= context_tok]
-    yield Probe(name="lone", users=1, requests=_requests(asked))
+    yield Probe(name="lone", users=1, requests=_requests((0.0, n, size.lone_osl) for n in order))
+
+
+def tiles(size: Size, _pace: Pace | None, context_tok: int) -> Iterator[Probe]:
+    """Lone prompts of round lengths, up and down again."""
+    lengths = [n for n in size.round_tok if n + 4 <= context_tok]
+    if lengths:
+        yield Probe(name="tiles", users=1, requests=_requests((0.0, n, 4) for n in (*lengths, *lengths[::-1])))
 
 
 def stairs(size: Size, _pace: Pace | None, _context_tok: int) -> Iterator[Probe]:
@@ -226,7 +232,7 @@ def again(_size: Size, _pace: Pace | None, context_tok: int) -> Iterator[Probe]:
     yield Probe(name="again", users=1, prompt=words, requests=_requests((0.0, 300, 4) for _ in range(3)))
 
 
-_MAKERS: tuple[Callable[[Size, Pace | None, int], Iterator[Probe]], ...] = (lone, stairs, deep, join, again)
+_MAKERS: tuple[Callable[[Size, Pace | None, int], Iterator[Probe]], ...] = (lone, tiles, stairs, deep, join, again)
 
 
 def _requests(asked: object) -> tuple[Request, ...]:
