@@ -25,9 +25,6 @@ from servefit.wire.dialects import Ask
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload
 
-_GATHER_NS = 500_000
-"""How long the client lets tokens of many streams gather, unless two of one stream begin to share a read."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -110,7 +107,6 @@ class Load:
         self._zero_ns = prepared.start_ns - round(base_s * 1e9)
         self._client = Client(prepared.endpoint.address, limits=options.limits, kernel_clock=options.kernel_clock)
         self._client.watch = self._still_sane
-        self._client.gather_ns = _GATHER_NS
         self._client.fresh = prepared.endpoint.fresh
         self._talks = talks or {}
         self._ready: dict[int, Exchange] = {}
@@ -208,7 +204,7 @@ class Load:
             for exchange in ended:
                 pace.ended(exchange.owner.user, exchange.owner.session, now)
             self._backlog.extend(ended)
-        elif client.gathering or client.counters.reads == reads:
+        elif client.counters.reads == reads:
             self._idle(due)
         if len(self._backlog) > 4 * self._ahead + 256:
             self._record(self._backlog.popleft())
@@ -304,7 +300,6 @@ class Load:
             self._ttft.append(row.ttft_s)
             self._itl.extend(row.itl_s[-50:])
         self._health.saw(row)
-        self._client.gather_ns = _GATHER_NS if self._health.shared * 100 <= self._health.tokens else 0
 
     def _still_sane(self, exchange: Exchange) -> int | None:
         """Whether a long answer may go on: its next mark in bytes, or None where it passed what was asked by far."""

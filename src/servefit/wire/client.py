@@ -14,7 +14,7 @@ import sys
 from array import array
 from collections import deque
 from dataclasses import dataclass
-from time import monotonic_ns, sleep, time_ns
+from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any
 
 import httptools
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from servefit.wire.tls import Tls
 
 _READ_BYTES = 1 << 16
-_MANY = 16
-"""Streams from which on gathering pays."""
 _STEP_NS = 1_000_000_000
 """A stamp further than this from our own clock was taken across a step of the wall clock, and is not used."""
 
@@ -162,9 +160,6 @@ class Client:
         self.kernel_clock = kernel_clock and start_stamping()
         self.fresh = False
         """A new connection for each request, opened ahead: for servers that close theirs under the next request."""
-        self.gather_ns = 0
-        """With many streams under way, the least between two wake-ups: the kernel knows when each token came, so a client that
-        lets a few more arrive before it reads costs less and errs no more. 0: read at once. Only where the kernel stamps."""
         self.ahead = 0
         """How many connections to hold open: one that the server closes is replaced at once."""
         self.watch: Any = None
@@ -174,12 +169,7 @@ class Client:
         self._idle: deque[_Connection] = deque()
         self._ended: list[Exchange] = []
         self._busy = 0
-        self._checked_ns = self._woke_ns = monotonic_ns()
-
-    @property
-    def gathering(self) -> bool:
-        """Whether it waits a little for more to arrive before it reads."""
-        return self.gather_ns > 0 and self.kernel_clock and self._busy >= _MANY
+        self._checked_ns = monotonic_ns()
 
     @property
     def busy(self) -> int:
@@ -365,13 +355,10 @@ class Client:
         """Read what is there, waiting for it until `until_ns` at most; the exchanges that ended meanwhile."""
         if not self._ended:
             now = monotonic_ns()
-            if self.gathering and (rest := min(self._woke_ns + self.gather_ns, until_ns) - now) > 0:
-                sleep(rest / 1e9)
-                now = monotonic_ns()
             soonest = min(until_ns, now + 250_000_000)
             events = self._poller.wait(max(soonest - now, 0))
             self.counters.wakeups += 1
-            now = self._woke_ns = monotonic_ns()
+            now = monotonic_ns()
             offset = time_ns() - now
             for fd, mask in events:
                 connection = self._connections.get(fd)
