@@ -49,6 +49,19 @@ def test_a_proxy_that_buffers_is_refused():
         learn([run])
 
 
+def test_a_proxy_that_passes_on_whole_pieces_is_refused():
+    """Eight tokens in each read, as the client counts them, are a buffer; three, as speculative decoding gives, are not."""
+
+    def pieces(of):
+        run = serve([(0.0, 64, 49)] * 6, users=1)
+        sizes = (1, *(of for _ in range(48 // of)))
+        return changed(run, chunk_s=lambda row: row.chunk_s[::of], chunk_tok=lambda _row: sizes)
+
+    with pytest.raises(CannotMeasure, match="Tokens arrive 8"):
+        learn([pieces(8)])
+    assert "buffered" not in {f.code for f in learn([pieces(3)], force=True).findings}
+
+
 def test_rate_limits_and_failures_are_refused():
     """One in ten rate-limited is enough; failures of another kind may be up to three in ten."""
     run = serve([(0.0, 64, 40)] * 10, users=1)

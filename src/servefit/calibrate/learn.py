@@ -21,6 +21,8 @@ from servefit.stats import percentile
 
 HOPELESS = 0.6
 """Scatter of single steps above which nothing is learned: the fit would describe the other work on the machine."""
+MOST_AT_ONCE = 4.0
+"""Speculative decoding hands out up to about so many tokens a step; more at a time on average is a buffer."""
 DRIFT = 1.25
 """Steps at the end of the lone requests may take this much longer than at their start."""
 
@@ -107,15 +109,25 @@ def _failures(runs: Sequence[Run]) -> Finding | None:
 
 def _bunches(runs: Sequence[Run]) -> Finding | None:
     """Whether tokens of one request come in bunches, which an engine that steps does not make."""
-    apart = close = 0
+    apart = close = several = pieces = 0
     for run in runs:
         for s in streams_of(run):
             chunks = s.row.chunk_s
-            if len(chunks) < 8 or s.row.chunk_tok is not None:
+            if s.row.chunk_tok is not None:
+                several, pieces = several + sum(s.row.chunk_tok[1:]), pieces + len(s.row.chunk_tok) - 1
+                continue
+            if len(chunks) < 8:
                 continue
             mean = (chunks[-1] - chunks[0]) / (len(chunks) - 1)
             close += sum(b - a < 0.1 * mean for a, b in pairwise(chunks))
             apart += len(chunks) - 1
+    if several > apart and several > MOST_AT_ONCE * pieces:
+        return Finding(
+            code="buffered",
+            level="invalid",
+            message=f"Tokens arrive {several / pieces:.1f} at a time: something on the way buffers, and no step can be seen.",
+            hint="Measure next to the server, or switch off buffering in the proxy (nginx: proxy_buffering off).",
+        )
     if apart and close > 0.4 * apart:
         return Finding(
             code="buffered",
