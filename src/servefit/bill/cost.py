@@ -36,7 +36,7 @@ class TokenPrice:
     output_usd_per_mtok: float | None = None
     batch_frac: float | None = None
     """Price of the batch API as a share of the usual one (0.5 = half)."""
-    source: str = "given on the command line"
+    source: str = "servefit.toml"
     date: str | None = None
 
 

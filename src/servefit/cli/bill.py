@@ -374,7 +374,10 @@ def _print_cap(
     limits: Limits, used: dict[str, float], path: Path, theirs: list[dict[str, Any]], errors: list[str]
 ) -> None:
     click.echo(f"used: {_usd(used['day'])} today, {_usd(used['month'])} this month (UTC). Ledger: {path}")
-    caps = ", ".join(f"{_usd(usd, 2)} a {period}" for period, usd in limits.by_period().items())
+    caps = ", ".join(
+        f"{_usd(usd, 2)} a {period}" + (f" ({_usd(max(usd - used[period], 0.0))} left)" if period in used else "")
+        for period, usd in limits.by_period().items()
+    )
     click.echo(f"caps: {caps or 'none is set ([caps] in servefit.toml)'}")
     for item in theirs:
         click.echo(
