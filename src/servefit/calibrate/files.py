@@ -20,5 +20,13 @@ def anonymous(calibration: Calibration) -> Calibration:
 
 
 def imported(path: Path) -> Calibration:
-    """The calibration in `path` with its provenance: the file's name and content hash. Raises ServefitError."""
-    return replace(load_calibration(path), imported_from=f"{path.name} (sha256 {sha256(path)[:16]})")
+    """The calibration in `path` with its provenance, the file's name and content hash, which goes with its step time into plans.
+
+    Raises ServefitError.
+    """
+    found, source = load_calibration(path), f"{path.name} (sha256 {sha256(path)[:16]})"
+    return replace(
+        found,
+        imported_from=source,
+        step=replace(found.step, origin=f"{found.step.origin}, imported from {source}".removeprefix(", ")),
+    )
