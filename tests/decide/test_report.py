@@ -90,3 +90,23 @@ def test_hover_shows_and_print_lists(path, browser_page):
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("footer .ledger table").is_visible()
+
+
+@pytest.mark.slow
+def test_the_reports_figures_are_files_too(path, tmp_path, cli):
+    """`decide --figures` writes the figures that the report draws, one SVG each, in the report's order and by its titles."""
+    code, out, err = cli("decide", str(path), "--figures", str(tmp_path / "figures"))
+    assert (code, err) == (0, "") and "wrote" in out
+    drawn = re.findall(r"<figcaption[^>]*>(.*?)</figcaption>", report_html(verify(path)))
+    images = sorted((tmp_path / "figures").iterdir())
+    assert len(images) == len(drawn) > 0
+    assert all(image.read_text(encoding="utf-8").startswith("<svg") for image in images)
+
+
+def test_the_figures_of_a_run_are_files_too(path, tmp_path, cli):
+    """`explain RUN --figures`: where the time of the worst request went, among others; without a run there is nothing to draw."""
+    run = next(path.parent.glob("real*"))
+    assert cli("explain", str(run), "--figures", str(tmp_path / "figures"))[0] == 0
+    assert any("waterfall" in image.name for image in (tmp_path / "figures").iterdir())
+    code, _, err = cli("explain", "--ttft", "780ms", "--itl", "22ms", "--isl", "6200", "--osl", "300", "--figures", "x")
+    assert code == 2 and "none was named" in err

@@ -1,6 +1,7 @@
 """A figure on a page (drawn by the vendored Vega, no request to anywhere) or in a file (PNG, SVG: extra `charts`)."""
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -102,6 +103,14 @@ def figure_html(chart: Chart, *, anchor: str) -> str:
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         f"</details></figure>"
     )
+
+
+def save_images(charts: Sequence[Chart], folder: Path) -> tuple[Path, ...]:
+    """Write each figure into the folder as SVG, in order, by its name; returns the files. Errors as those of `save_image`."""
+    paths = tuple(folder / f"{number:02}-{chart.name}.svg" for number, chart in enumerate(charts, 1))
+    for chart, path in zip(charts, paths, strict=True):
+        save_image(chart, path)
+    return paths
 
 
 def save_image(chart: Chart, path: Path) -> None:

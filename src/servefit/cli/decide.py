@@ -19,6 +19,7 @@ from servefit.errors import ServefitError
 @click.option("--out", type=click.Path(path_type=Path), help="The file to write; default decision.md beside the plan.")
 @click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path), help="A measured run to set beside it.")
 @click.option("--html", type=click.Path(path_type=Path), help="Also a report: one page that needs nothing else.")
+@click.option("--figures", type=click.Path(path_type=Path), help="Also the report's figures, as SVG files in a folder.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="Also everything it rests on, as a folder or a .zip.")
 @click.option("--despite", default="", metavar="REASON", help="Take a configuration that does not pass, and say why.")
 @click.option("--decider", "deciders", multiple=True, metavar="NAME", help="Who decides; may be given several times.")
@@ -30,14 +31,15 @@ from servefit.errors import ServefitError
 def command(**said: Any) -> None:
     """Write the decision up: Decision, Evidence, Assumptions, Trade-offs, What would change it.
 
-    PLAN is a plan.json. Of a decision.md that is written already, --html and --bundle make a report and a bundle.
+    PLAN is a plan.json. Of a decision.md that is written already, --html, --figures and --bundle make a report, its figures and a bundle.
     """
     source: Path = said["source"]
     if source.suffix == ".md":
         path = source
-        if not (said["html"] or said["bundle"]):
+        if not (said["html"] or said["figures"] or said["bundle"]):
             raise ServefitError(
-                f"{source} is a decision already.", hint="Say --html or --bundle, or check it with servefit verify."
+                f"{source} is a decision already.",
+                hint="Say --html, --figures or --bundle, or check it with servefit verify.",
             )
         notes: tuple[str, ...] = ()
     else:
@@ -83,6 +85,13 @@ def _also(path: Path, said: dict[str, Any]) -> None:
         from servefit.files import write_text
 
         write_text(said["html"], report_html(verify(path)))
+    if said["figures"]:
+        from servefit.charts.embed import save_images
+        from servefit.decide.figures import figures
+        from servefit.decide.verify import verify
+
+        ledger = verify(path).ledger
+        save_images(figures(ledger) if ledger else (), said["figures"])
     if said["bundle"]:
         from servefit.decide.bundle import make_bundle, write_folder, write_zip
         from servefit.decide.decision import load_decision
@@ -111,6 +120,7 @@ def _say(path: Path, said: dict[str, Any], notes: tuple[str, ...]) -> None:
             "bound": report.checked,
             "findings": report.findings,
             "html": said["html"],
+            "figures": said["figures"],
 
             "bundle": said["bundle"],
             "notes": notes,
@@ -125,7 +135,7 @@ def _say(path: Path, said: dict[str, Any], notes: tuple[str, ...]) -> None:
     table(("check", "target", "value", "margin", "verdict"), rows, right=(1, 2, 3))
     for note in (*notes, *(f.message for f in report.findings)):
         click.echo(f"note: {plain(note)}")
-    for what in filter(None, (said["html"], said["bundle"])):
+    for what in filter(None, (said["html"], said["figures"], said["bundle"])):
         click.echo(f"wrote {what}")
     click.echo(f"{report.checked} numbers and words are bound to the plan. next: servefit verify {path}")
 

@@ -38,8 +38,9 @@ from servefit.units import fmt, fmt_percent, fmt_s, parse_bytes, parse_number, p
 @click.option("--weights", help="Bytes read per token, e.g. 4.9GB (the model file's size).")
 @click.option("--kv-per-tok", help="KV bytes per token, e.g. 131072.")
 @click.option("--show-work", is_flag=True, help="Every formula with your numbers in it.")
+@click.option("--figures", type=click.Path(path_type=Path), help="The run's figures, as SVG files in a folder.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(runs: tuple[Path, ...], show_work: bool, as_json: bool, **typed: str | None) -> None:
+def command(runs: tuple[Path, ...], show_work: bool, figures: Path | None, as_json: bool, **typed: str | None) -> None:
     """Why is it slow: slow to start, or slow to type? Which wall?
 
     RUNS: a run folder, and optionally a second one to compare with (a short prompt, one user). Or type what you know:
@@ -52,11 +53,19 @@ def command(runs: tuple[Path, ...], show_work: bool, as_json: bool, **typed: str
         raise ServefitError(
             f"{len(runs)} runs were named; explain takes one, or two to compare.", hint="Name the slow one first."
         )
+    if figures and not runs:
+        raise ServefitError("--figures draws a run, and none was named.", hint="servefit explain RUN --figures FOLDER")
     if runs:
         other = load_run(runs[1]) if len(runs) == 2 else None
-        found = diagnose_run(load_run(runs[0]), other=other, wall=wall, wish=wish)
+        run = load_run(runs[0])
+        found = diagnose_run(run, other=other, wall=wall, wish=wish)
     else:
         found = _typed(typed, wall, wish)
+    if figures:
+        from servefit.charts.embed import save_images
+        from servefit.charts.of_run import run_charts
+
+        save_images(run_charts(run), figures)
     if as_json:
         emit_json(to_json(found))
     else:

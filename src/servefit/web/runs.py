@@ -1,7 +1,6 @@
 """Runs: the list and the timing table, one run with its figures and why it is slow, two compared, one in progress."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from servefit.charts import figures
-from servefit.charts.figures import Chart
+from servefit.charts.of_run import run_charts, thinned
 from servefit.errors import ServefitError
 from servefit.explain.case import Wall, wall_of
 from servefit.explain.rules import Diagnosis, diagnose_run
 from servefit.objectives import Summary, failures_as_inf, summarize
-from servefit.records import STATUSES, RequestRecord, Run, RunHeader
-from servefit.stats import is_slowest, rank
+from servefit.records import STATUSES, Run, RunHeader
+from servefit.stats import is_slowest
 from servefit.units import fmt_s
 from servefit.web.desk import Desk, desk_of
 from servefit.web.shelf import Shelved, all_runs, inside, shelved
@@ -28,8 +27,6 @@ PER_PAGE = 50
 TIMED = 12
 """Runs in the timing table, unless some are chosen."""
 MOST_ROWS = 100
-MOST_FIGURE_ROWS = 20_000
-"""Beyond so many requests figures are drawn from evenly spaced ones."""
 
 
 def routes() -> list[Route]:
@@ -212,33 +209,6 @@ def _diagnose(run: Run) -> tuple[Diagnosis | None, str]:
         return None, f"The rows do not say: {error}."
 
 
-def run_charts(run: Run) -> list[Chart]:
-    """The figures of one run: distribution, ITL over time, where the time of a typical and the worst request went, all."""
-    rows = [r for r in run.load_rows if r.ok and r.chunk_s]
-    if not rows:
-        return []
-    thin = Run(header=run.header, rows=_thinned(run.rows))
-    out = [
-        figures.distribution([("TTFT", [r.ttft_s for r in rows if r.ttft_s is not None])], what="TTFT"),
-        figures.itl_heat(thin),
-    ]
-    gaps = [g for r in thin.load_rows if r.ok for g in r.itl_s]
-    if gaps:
-        out.insert(1, figures.distribution([("ITL", gaps)], what="ITL"))
-    ordered = sorted(rows, key=lambda r: r.e2e_s or 0.0)
-    typical, worst = ordered[rank(50, len(ordered)) - 1], ordered[-1]
-    out.append(figures.waterfall(typical, label="the typical request"))
-    if worst is not typical:
-        out.append(figures.waterfall(worst, label="the worst request"))
-    out.append(figures.seat_timeline(thin))
-    return out
-
-
-def _thinned(rows: Sequence[RequestRecord]) -> tuple[RequestRecord, ...]:
-    every = max(1, math.ceil(len(rows) / MOST_FIGURE_ROWS))
-    return tuple(rows[::every])
-
-
 # --- two runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -287,7 +257,7 @@ def _compare(request: Request) -> Response:
     for what, name in (("TTFT", "ttft_s"), ("ITL", "itl_s")):
         series = []
         for label, x in zip(labels, (a, b), strict=True):
-            rows = [r for r in _thinned(x.run.load_rows) if r.ok]
+            rows = [r for r in thinned(x.run.load_rows) if r.ok]
             series.append(
                 (label, [g for r in rows for g in (r.itl_s if name == "itl_s" else (r.ttft_s,)) if g is not None])
             )
