@@ -1,12 +1,15 @@
 """Runs on the page: all of them, fast; the timing table; what is damaged or hostile; one that grows; two compared."""
 
 import json
+import re
+from html import escape
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from servefit.records import Run
+from servefit.explain.compare import compare
+from servefit.records import Run, load_run
 from servefit.web.app import create_app
 from servefit.web.shelf import all_runs
 from servefit.web.watching import Watcher
@@ -104,10 +107,15 @@ def test_one_run_has_its_figures_and_why_it_is_slow(data):
 
 
 def test_two_runs_are_compared_and_another_workload_is_said(data):
-    """Figures side by side; a different workload is a warning, the same one is said too."""
+    """Figure by figure, better, worse or cannot tell, as the command says it; a different workload is a warning."""
     page = client(data)
-    assert "Not the same workload" in page.get("/compare?run=runs/short&run=runs/long").text
-    assert "The same workload" in page.get("/compare?run=runs/short&run=runs/hosted").text
+    assert "They were not asked the same" in page.get("/compare?run=runs/short&run=runs/long").text
+    same = page.get("/compare?run=runs/short&run=runs/hosted").text
+    assert "not asked the same" not in same
+    folder = data / "runs"
+    said = compare(load_run(folder / "short"), load_run(folder / "hosted"))
+    assert escape(said.sentence) in same, "the page says what `servefit compare` says"
+    assert [d.outcome for d in said.differences] == re.findall(r'<td class="(?:pass|fail|)">([a-z ]+)</td>', same)
     assert page.get("/compare?run=runs/short").status_code == 400
 
 

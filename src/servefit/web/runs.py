@@ -14,6 +14,8 @@ from servefit.charts import figures
 from servefit.charts.of_run import run_charts, thinned
 from servefit.errors import ServefitError
 from servefit.explain.case import Wall, wall_of
+from servefit.explain.compare import compare as compare_runs
+from servefit.explain.compare import differs
 from servefit.explain.rules import Diagnosis, diagnose_run
 from servefit.objectives import Summary, failures_as_inf, summarize
 from servefit.records import STATUSES, Run, RunHeader
@@ -212,22 +214,6 @@ def _diagnose(run: Run) -> tuple[Diagnosis | None, str]:
 # --- two runs ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
-    """One figure of two runs; `better` says which way is good."""
-
-    label: str
-    unit: str
-    a: float | None
-    b: float | None
-    lower_is_better: bool = True
-
-    @property
-    def change(self) -> float | None:
-        """(b - a) / a; None where one is missing."""
-        return (self.b - self.a) / self.a if self.a and self.b is not None else None
-
-
 def compare(request: Request) -> Response:
     """Two runs side by side."""
     try:
@@ -242,16 +228,7 @@ def _compare(request: Request) -> Response:
     if len(names) != 2:
         raise ServefitError(f"{len(names)} runs are chosen.", hint="Choose two runs of the list, then compare.")
     a, b = (read(desk.folder, name) for name in names)
-    same = a.run.header.workload_sha256 == b.run.header.workload_sha256 != ""
-    lines = []
-    for label, name in (("TTFT", "ttft_s"), ("ITL", "itl_s"), ("TPOT", "tpot_s"), ("E2E", "e2e_s")):
-        for p in ("p50", "p95", "p99"):
-            pair = [getattr(getattr(x.summary, name), p) for x in (a, b)]
-            lines.append(Against(label=f"{label} {p}", unit="s", a=pair[0], b=pair[1]))
-    for label, name in (("output tok/s", "output_tok_per_s"), ("requests a second", "req_per_s")):
-        pair = [getattr(x.summary, name) for x in (a, b)]
-        lines.append(Against(label=label, unit="", a=pair[0], b=pair[1], lower_is_better=False))
-    lines.append(Against(label="failed requests", unit="n", a=float(a.summary.failed), b=float(b.summary.failed)))
+    found = compare_runs(a.run, b.run)
     labels = (a.path, b.path) if a.path != b.path else (a.path, f"{b.path} (again)")
     charts = []
     for what, name in (("TTFT", "ttft_s"), ("ITL", "itl_s")):
@@ -269,10 +246,9 @@ def _compare(request: Request) -> Response:
         title="Two runs",
         a=a,
         b=b,
-        same=same,
-        lines=lines,
+        differ=differs(a.run, b.run),
+        found=found,
         charts=charts,
-        said=said_load,
         charted=True,
     )
 
