@@ -140,3 +140,12 @@ def fmt_both_bytes(value: float | None) -> str:
 def fmt_percent(fraction: float | None, places: int = 0) -> str:
     """A fraction as a percentage: 0.8949 -> "89%"."""
     return "-" if fraction is None else f"{fmt(fraction * 100, places)}%"
+
+
+def fmt_count(n: float, noun: str) -> str:
+    """A number of things, in words that agree with it.
+
+    >>> fmt_count(1, "user"), fmt_count(1200, "user")
+    ('1 user', '1,200 users')
+    """
+    return f"{fmt(n)} {noun}{'' if n == 1 else 's'}"

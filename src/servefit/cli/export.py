@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.errors import MissingExtra, ServefitError
-from servefit.units import fmt, fmt_percent, fmt_s
+from servefit.units import fmt, fmt_count, fmt_percent, fmt_s
 
 if TYPE_CHECKING:
     from servefit.records import RequestRecord, Run
@@ -108,7 +108,7 @@ def as_markdown(run: "Run") -> str:
     summary, header = summarize(run), run.header
     load = header.load
     how = (
-        f"{load['concurrency']} users"
+        fmt_count(load["concurrency"], "user")
         if load.get("concurrency")
         else f"{load.get('rate_req_per_s') or load.get('rate') or '-'} req/s"
     )

@@ -14,7 +14,7 @@ from servefit.plan.edges import show
 from servefit.plan.pick import latency_margin
 from servefit.plan.plan import Assumption, Candidate, Check, Edge, Plan, SeatRange, WhatIf
 from servefit.plan.workers import OnDone
-from servefit.units import fmt, fmt_bytes, fmt_percent, fmt_s
+from servefit.units import fmt, fmt_bytes, fmt_count, fmt_percent, fmt_s
 
 ROWS = 5
 """Rows of a table on a screen; `--all` and plan.json hold all of them."""
@@ -45,7 +45,7 @@ def _bounds(plan: Plan) -> None:
     load = (
         f"{fmt(w.rate_req_per_s, 2)} req/s ({w.arrivals})"
         if w.rate_req_per_s
-        else f"{w.concurrency} users"
+        else fmt_count(w.concurrency, "user")
         if w.concurrency
         else f"trace {w.trace}"
         if w.trace
@@ -124,7 +124,7 @@ def _capacity(c: Candidate) -> str:
     if c.capacity is None:
         return "-"
     over = ">= " if c.capacity.limited_by == "edge not reached" else ""
-    return over + (f"{fmt(c.capacity.users)} users" if c.capacity.users else f"{fmt(c.capacity.req_per_s, 2)}/s")
+    return over + (fmt_count(c.capacity.users, "user") if c.capacity.users else f"{fmt(c.capacity.req_per_s, 2)}/s")
 
 
 def _how(c: Candidate, plan: Plan) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 from servefit.objectives import Targets, is_good
 from servefit.records import RequestRecord, Run
 from servefit.stats import mean_difference, percentile, percentile_difference, share_difference
-from servefit.units import fmt, fmt_percent
+from servefit.units import fmt, fmt_count, fmt_percent
 from servefit.workload.requests import stream
 
 Outcome = Literal["better", "worse", "cannot tell", "the same"]
@@ -71,7 +71,7 @@ def differs(base: Run, other: Run) -> str | None:
 def _load(run: Run) -> str:
     load = run.header.load
     rate = load.get("rate_req_per_s") or load.get("rate")
-    how = f"{load['concurrency']} users" if load.get("concurrency") else f"{rate} req/s" if rate else "traced"
+    how = fmt_count(load["concurrency"], "user") if load.get("concurrency") else f"{rate} req/s" if rate else "traced"
     return f"{load.get('n')} requests, {how}, {load.get('isl')} in, {load.get('osl')} out"
 
 

@@ -11,7 +11,7 @@ from servefit.physics.steptime import StepTime, scaled, step_s
 from servefit.plan.assumptions import Draft, Ground, tried
 from servefit.plan.plan import Assumption, Breaking
 from servefit.plan.scenario import Scenario, Schedule, at_rate, offered_req_per_s, with_users
-from servefit.units import fmt, fmt_percent, fmt_s
+from servefit.units import fmt, fmt_count, fmt_percent, fmt_s
 from servefit.workload.requests import Request, stream
 
 UNKNOWN_SLOWER = 1 / 0.6
@@ -233,7 +233,7 @@ def concurrency(g: Ground) -> Draft | None:
         return None
     return Draft(
         id="concurrency",
-        text=f"{fmt(users)} users ask again as soon as they are answered.",
+        text=f"Each of {fmt_count(users, 'user')} asks again when answered.",
         source="assumed",
         unit="users",
         planned=float(users),

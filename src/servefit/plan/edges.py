@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from servefit.plan import checks
 from servefit.plan.plan import Candidate, DeviceFailure, Edge, SeatRange
-from servefit.units import fmt, fmt_percent, fmt_s
+from servefit.units import fmt, fmt_count, fmt_percent, fmt_s
 
 Group = tuple[str, str, str, int, str, int, int, int]
 
@@ -113,7 +113,7 @@ def _sentence(device: str, members: Sequence[Candidate]) -> str:
     # TPOT first: it misses for want of speed alone, while TTFT and goodput also miss because a queue grows
     first, *others = sorted(never, key=lambda n: (n.check != "tpot", never.index(n)))
     best = next((c for c in members if c.id == first.best_candidate), None)
-    where = f" ({best.policy}, {best.seats} seat{'s' if best.seats > 1 else ''})" if best else ""
+    where = f" ({best.policy}, {fmt_count(best.seats, 'seat')})" if best else ""
     rest = "".join(f"; nor {n.label} (best {show(n.best_value, n.unit)})" for n in others)
     return (
         f"{device} never passes {first.label}: its best is {show(first.best_value, first.unit)}{where} against "

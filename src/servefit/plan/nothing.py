@@ -15,7 +15,7 @@ from servefit.plan.edges import show
 from servefit.plan.plan import Candidate, Recommended
 from servefit.plan.scenario import Schedule, offered_req_per_s
 from servefit.plan.spec import PlanSpec
-from servefit.units import fmt, fmt_bytes, fmt_s
+from servefit.units import fmt, fmt_bytes, fmt_count, fmt_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ def _too_many(close: Candidate, users: int) -> No:
     assert close.capacity is not None and close.capacity.users, "a capacity was found"
     holds = close.capacity.users
     return No(
-        sentence=f"Nothing here carries {fmt(users)} users within the targets; the nearest, {pick.name(close)}, carries "
+        sentence=f"Nothing here carries {fmt_count(users, 'user')} within the targets; the nearest, {pick.name(close)}, carries "
         f"{fmt(holds)}.",
-        fix=f"--replicas {math.ceil(users / holds)}, or at most {fmt(holds)} users.",
+        fix=f"--replicas {math.ceil(users / holds)}, or at most {fmt_count(holds, 'user')}.",
     )

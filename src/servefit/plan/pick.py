@@ -10,7 +10,7 @@ from servefit.plan import checks
 from servefit.plan.edges import groups, show
 from servefit.plan.plan import Candidate, Recommended, SeatTrade
 from servefit.plan.spec import Pick
-from servefit.units import fmt, fmt_percent
+from servefit.units import fmt, fmt_count, fmt_percent
 
 LATENCIES = ("ttft", "tpot", "e2e")
 
@@ -163,7 +163,5 @@ def name(c: Candidate) -> str:
     """A candidate for people: "a100-80gb with chunked batching and 16 seats, llama-3.1-8b in bf16"."""
     many = f"{fmt(c.replicas)} x " if c.replicas > 1 else ""
     spread = f" over {c.tp} GPUs" if c.tp > 1 else ""
-    policy = (
-        "no batching" if c.policy == "none" else f"{c.policy} batching and {c.seats} seat{'s' if c.seats > 1 else ''}"
-    )
+    policy = "no batching" if c.policy == "none" else f"{c.policy} batching and {fmt_count(c.seats, 'seat')}"
     return f"{many}{c.device}{spread} with {policy} ({c.model} in {c.precision})"

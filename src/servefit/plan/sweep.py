@@ -13,7 +13,7 @@ from servefit.plan.capacity import replicas_for
 from servefit.plan.checks import LABELS, verdict_of
 from servefit.records import Run
 from servefit.stats import percentile_interval
-from servefit.units import fmt, fmt_percent, fmt_s
+from servefit.units import fmt, fmt_count, fmt_percent, fmt_s
 from servefit.workload.workload import Workload
 
 LoadKind = Literal["users", "rate"]
@@ -319,7 +319,7 @@ def show_load(kind: LoadKind, load: float | None) -> str:
     if load is None:
         return "-"
     if kind == "users":
-        return f"{fmt(load)} user{'' if load == 1 else 's'}"
+        return fmt_count(load, "user")
     return f"{fmt(load, 0 if float(load).is_integer() else 2)} requests a second"
 
 

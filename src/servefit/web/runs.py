@@ -15,7 +15,6 @@ from servefit.charts.of_run import run_charts, thinned
 from servefit.errors import ServefitError
 from servefit.explain.case import Wall, wall_of
 from servefit.explain.compare import compare as compare_runs
-from servefit.explain.compare import differs
 from servefit.explain.rules import Diagnosis, diagnose_run
 from servefit.objectives import Summary, failures_as_inf, summarize
 from servefit.records import STATUSES, Run, RunHeader
@@ -246,7 +245,6 @@ def _compare(request: Request) -> Response:
         title="Two runs",
         a=a,
         b=b,
-        differ=differs(a.run, b.run),
         found=found,
         charts=charts,
         charted=True,
