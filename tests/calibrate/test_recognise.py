@@ -7,6 +7,7 @@ import pytest
 from calibrate.synthetic import TRUTH, probe_like, serve
 from servefit.calibrate.calibration import Batching, Calibration
 from servefit.calibrate.recognise import recognise, server_config, settle, told
+from servefit.calibrate.words import words
 
 
 def probed(policy, *, seats=8, budget_tok=128, noise=0.03, seed=0):
@@ -41,11 +42,13 @@ def test_the_budget_is_read_from_the_pieces(budget_tok):
     assert recognise(probed("chunked", budget_tok=budget_tok)).budget_tok == budget_tok
 
 
-def test_a_budget_larger_than_the_prompt_is_a_floor():
-    """Prompts read in one step beside the others' tokens say chunked, a budget of at least that, and little certainty."""
+def test_a_budget_larger_than_the_prompt_is_unknown():
+    """Prompts read in one step beside the others' tokens say chunked, with little certainty, and no budget is made up."""
     found = recognise(probed("chunked", budget_tok=4096))
-    assert (found.policy, found.budget_tok) == ("chunked", 1024)
+    assert (found.policy, found.budget_tok) == ("chunked", None)
     assert found.confidence < 0.5
+    assert any("budget of a step is not known" in e for e in found.evidence)
+    assert any("budget of a step unknown" in line for line in words(Calibration(step=TRUTH, batching=found)))
 
 
 def test_enough_seats_are_only_a_lower_bound():

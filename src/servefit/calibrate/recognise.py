@@ -188,14 +188,12 @@ def _policy(base: Batching, joins: Sequence[Join]) -> Batching:
     if alone * 2 > len(telling):
         why = f"the others stood still while a newcomer's whole prompt was read ({alone} of {len(telling)} times)"
         return replace(base, policy="continuous", confidence=_sure(alone, len(telling)), evidence=(*base.evidence, why))
-    whole = max(j.prompt_tok + j.others for j in telling)
     why = f"prompts of up to {longest} tokens were read in one step together with the others' next token"
     return replace(
         base,
         policy="chunked",
-        budget_tok=2 ** math.ceil(math.log2(max(whole, 2))),
         confidence=0.5 * _sure(len(telling) - alone, len(telling)),
-        evidence=(*base.evidence, why, "the budget is at least that; the next power of two is assumed"),
+        evidence=(*base.evidence, why, "so no piece was seen, and the budget of a step is not known"),
     )
 
 

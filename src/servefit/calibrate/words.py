@@ -34,7 +34,8 @@ def words(calibration: Calibration) -> Iterator[str]:
         yield f"A step after somebody came or left takes {fmt_s(step.change_s)} longer: the engine prepares for the new size."
     batching = calibration.batching
     sure = "it says so" if batching.confidence >= 1 else f"{fmt_percent(batching.confidence)} sure"
-    budget = f", {batching.budget_tok:,} tokens a step" if batching.policy == "chunked" and batching.budget_tok else ""
+    budget = f", {batching.budget_tok:,} tokens a step" if batching.budget_tok else ", budget of a step unknown"
+    budget = budget if batching.policy == "chunked" else ""
     cache = {True: ", prefix cache on", False: ", prefix cache off", None: ""}[batching.prefix_cache]
     yield (
         f"Batching: {batching.policy} ({POLICY_WORDS[batching.policy]}), {sure}; seats {seats_of(batching)}{budget}{cache}."
