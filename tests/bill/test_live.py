@@ -153,6 +153,70 @@ def test_asked_to_stop_is_not_stopped():
     assert "firectl" in caught.value.hint
 
 
+def test_looks_that_fail_after_the_stop():
+    """A look that fails is not the end; where the last one fails too, nobody knows whether it stopped, and that is said."""
+    routes = stopping(after=0)
+    listed, asked = routes[LIST], []
+
+    def shaky(query: Any, body: Any) -> Any:
+        asked.append(1)
+        return (503, {}) if len(asked) == 2 else listed(query, body)
+
+    env = {"FIREWORKS_API_KEY": KEY}
+    with serve({**routes, LIST: shaky}) as fake:
+        config = BillConfig(accounts=(Account(provider="fireworks", account="acme", base_url=fake.url),))
+        ask = make_ask(config.accounts[0], config, env)
+        found = pick(ask_all(config.accounts, config, env), "support-bot")
+        last = halt(found, ask, sleep=lambda _: None)
+        assert last is not None
+        assert last.billing == "no"
+        fake.routes[LIST] = (503, {})
+        with pytest.raises(CouldNotAsk, match=r"asked to stop, and whether it did is not known.*503"):
+            halt(found, ask, sleep=lambda _: None, tries=3)
+
+
+@pytest.mark.parametrize(("then", "code", "words"), [(None, 5, "still READY"), ((401, {}), 3, "not accepted")])
+def test_a_stop_that_never_stops(monkeypatch: pytest.MonkeyPatch, cli: Any, then: Any, code: int, words: str):
+    """On the command line: a bounded number of looks, then one sentence and 5 (still charged) or 3 (nobody knows)."""
+    monkeypatch.setenv("FIREWORKS_API_KEY", KEY)
+    naps: list[float] = []
+    monkeypatch.setattr("servefit.cli.bill.time.sleep", naps.append)
+    routes = stopping(after=0, deaf=True)
+    with serve(routes) as fake:
+        configure(fake.url)
+        if then is not None:  # the key is withdrawn once it was asked to stop
+            scale = "PATCH /v1/accounts/acme/deployments/a1b2c3:scale"
+            fake.routes[scale] = lambda _, __: fake.routes.update({LIST: then}) or {}
+        got, _, err = cli("bill", "live", "--stop", "support-bot", "--yes")
+    assert got == code
+    assert words in err
+    assert "support-bot was asked to stop" in err
+    assert "hint:" in err
+    assert len(naps) == 29
+    assert sum(naps) <= 120
+    assert KEY not in err
+
+
+def test_two_pages_and_a_wrong_key_on_the_command_line(monkeypatch: pytest.MonkeyPatch, cli: Any):
+    """What bills stands on the second page: 5. A key that the provider does not take (a real 401): 3, never "nothing"."""
+
+    def page(query: Any, _: Any) -> Any:
+        second = query.get("pageToken") == ["two"]
+        return {"deployments": [deployment() if second else SLEEPING], "nextPageToken": "" if second else "two"}
+
+    with serve({LIST: page}) as fake:
+        configure(fake.url)
+        monkeypatch.setenv("FIREWORKS_API_KEY", KEY)
+        code, out, _ = cli("bill", "live")
+        assert (code, "1 still billing: $14.00 an hour" in out) == (5, True)
+        monkeypatch.setenv("FIREWORKS_API_KEY", "sk-test-of-somebody-else")
+        code, out, err = cli("bill", "live")
+    assert code == 3
+    assert "the key is not accepted (401)" in err
+    assert "Nothing is billing" not in out
+    assert "somebody-else" not in out + err
+
+
 def test_stop_asks_first(monkeypatch: pytest.MonkeyPatch):
     """Without a terminal and without --yes nothing is stopped; with --yes it is, and says what it saw."""
     monkeypatch.setenv("FIREWORKS_API_KEY", KEY)

@@ -81,20 +81,30 @@ def halt(
 ) -> Deployment | None:
     """Stop it and look again until it is no longer charged; the last state seen, None where it is gone.
 
-    Raises AnswerIsNo where it is still charged after `tries` looks: asked to stop is not stopped.
+    Raises AnswerIsNo where it is still charged after `tries` looks: asked to stop is not stopped. A look that fails is one
+    look; where the last one did, raises CouldNotAsk: whether it stopped is not known.
     """
     provider = PROVIDERS[deployment.provider]
     provider.halt(ask, deployment)
-    last: Deployment | None = deployment
+    last, failed = deployment, ""
     for attempt in range(tries):
-        last = next((d for d in provider.find(ask) if d.id == deployment.id), None)
-        if last is None or last.billing == "no":
-            return last
-        if last.state != deployment.state and last.billing == "yes" and last.state == "EXITED":
-            return last  # stopped; what is left to pay (storage) is said in its note
+        try:
+            seen = next((d for d in provider.find(ask) if d.id == deployment.id), None)
+        except CouldNotAsk as error:
+            failed = error.message
+        else:
+            if seen is None or seen.billing == "no":
+                return seen
+            if seen.state != deployment.state and seen.billing == "yes" and seen.state == "EXITED":
+                return seen  # stopped; what is left to pay (storage) is said in its note
+            last, failed = seen, ""
         if attempt + 1 < tries:
             sleep(wait_s)
-    assert last is not None, "the loop returns where it is gone"
+    if failed:
+        raise CouldNotAsk(
+            f"{deployment.name} was asked to stop, and whether it did is not known: {failed}",
+            hint=f"servefit bill live asks again; the provider's own way: {deployment.stop}",
+        )
     raise AnswerIsNo(
         f"{deployment.name} was asked to stop and is still {last.state}: it may still be charged.",
         hint=f"Look at the provider's own console, or: {deployment.stop}",
