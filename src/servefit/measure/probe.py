@@ -15,6 +15,8 @@ from servefit.wire.client import Client, Exchange, Limits
 from servefit.wire.dialects import DIALECTS, Ask, Dialect
 from servefit.workload.requests import Request
 
+NO_NAME = "default"
+"""The model that is asked for where nobody named one and the server lists none."""
 _QUICK = Limits(connect_s=5.0, silent_s=8.0, total_s=15.0, body_bytes=8 * 2**20)
 
 EMBEDDED_TELLS = ("build", "policy", "seats", "budget_tok", "prefix_cache", "timeout_s", "kv_blocks", "block_tok",
@@ -195,7 +197,7 @@ def _choose_model(endpoint: Endpoint, models: tuple[str, ...]) -> str:
         return endpoint.model
     if len(models) > 1 and endpoint.paid:
         raise ServefitError(f"{endpoint.name} has {len(models)} models.", hint="Choose one with --model.")
-    return models[0] if models else "default"
+    return models[0] if models else NO_NAME
 
 
 def _engine(client: Client, endpoint: Endpoint, entries: list[dict[str, Any]]) -> tuple[dict[str, Any], int | None]:
@@ -321,7 +323,7 @@ def complain(endpoint: Endpoint, row: RequestRecord) -> None:
             "Name the variable that holds the key with --api-key-env.")  # fmt: skip
         raise CannotMeasure(f"{at} does not let us in ({said}).", hint=hint)
     if row.status == "not_found":
-        some = f" It lists: {', '.join(endpoint.models[:5])}." if endpoint.models else ""
+        some = f" It lists: {', '.join(endpoint.models[:5])}." if endpoint.models else " It lists no model."
         raise CannotMeasure(
             f"{at} has no {endpoint.dialect.path} or no model '{endpoint.model}' ({said}).",
             hint=f"Check --model and --dialect.{some}",
@@ -330,11 +332,10 @@ def complain(endpoint: Endpoint, row: RequestRecord) -> None:
         raise CannotMeasure(f"{at} is not an LLM server: {said}.", hint="Check the port and the path.")
     if row.status == "redirected":
         raise CannotMeasure(f"{at} answers with a redirect ({said}).", hint="Name the address that it points to.")
-    if row.status == "unprocessable":
+    unnamed = not endpoint.models and endpoint.model == NO_NAME
+    if row.status == "unprocessable" or (row.status == "http_error" and unnamed):
         hint = (
-            "Check --model, --isl and --osl."
-            if endpoint.models
-            else "It lists no model: name the one it serves with --model."
+            "It lists no model: name the one it serves with --model." if unnamed else "Check --model, --isl and --osl."
         )
         raise CannotMeasure(f"{at} refuses the request ({said}).", hint=hint)
 

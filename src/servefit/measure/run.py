@@ -17,7 +17,16 @@ from servefit.measure.kept import Kept
 from servefit.measure.load import Load, Options, Prepared, Progress
 from servefit.measure.overhead import own_overhead
 from servefit.measure.plausible import about_physics, about_this_machine, known_shape
-from servefit.measure.probe import Endpoint, accept, complain, discover, learn_tokens, told_context, with_context
+from servefit.measure.probe import (
+    NO_NAME,
+    Endpoint,
+    accept,
+    complain,
+    discover,
+    learn_tokens,
+    told_context,
+    with_context,
+)
 from servefit.measure.prompts import PromptMaker
 from servefit.measure.server_side import ask_metrics, difference
 from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
@@ -117,7 +126,7 @@ def prepare(
     if not requests:
         raise ServefitError("The workload has no request.", hint="Set n to 1 or more.")
     if not options.probe:
-        asked = replace(endpoint, model=endpoint.model or "default")
+        asked = replace(endpoint, model=endpoint.model or NO_NAME)
         return Prepared(endpoint=asked, maker=maker, start_ns=start_ns)
     _tell(options, Progress(step="looking at the server"))
     try:
@@ -136,7 +145,7 @@ def prepare(
     except ServefitError:
         if not endpoint.expect_failure:
             raise
-        return Prepared(endpoint=replace(endpoint, model=endpoint.model or "default"), maker=maker, start_ns=start_ns)
+        return Prepared(endpoint=replace(endpoint, model=endpoint.model or NO_NAME), maker=maker, start_ns=start_ns)
     _tell(options, Progress(step="weighing our own overhead"))
     overhead = own_overhead(kernel_clock=options.kernel_clock)
     return Prepared(endpoint=found, maker=maker, overhead=overhead, rows=[cold, *warm], start_ns=start_ns)
