@@ -1,12 +1,15 @@
 """servefit explain as people and programs call it."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from explain.runs import by_hand, stream
 from servefit.cli.explain import command
 from servefit.errors import ServefitError
+from servefit.records import save_run
 
 
 def call(*args: str) -> str:
@@ -34,6 +37,31 @@ def test_show_work_has_the_readers_numbers():
     assert "299 x 22.0 ms = 6.578 s" in out
     assert "6,200 tok / 780 ms = 7,949 tok/s" in out
     assert "next:" in out
+
+
+def test_the_seeds_sample_from_end_to_end():
+    """8,000 tokens in 4.21 s at 24.1 ms, 12 tokens at 22.4 ms: the prompt was cut to about 2,850 tokens, in words and as a number."""
+    sample = (
+        "--ttft", "4,210", "--itl", "24.1", "--isl", "8,000", "--osl", "100", "--short-ttft", "145", "--short-itl", "22.4",
+        "--short-isl", "12", "--weights", "4.9GB", "--kv-per-tok", "131072", "--bandwidth", "273GB/s",
+    )  # fmt: skip
+    out = call(*sample, "--show-work")
+    assert "grew 7.6% where the bytes of 8,000 tokens say 21.4%" in out
+    assert "about 2,850 tokens" in out
+    assert "= 2,850 tok" in out
+    assert "8,000 tok / 4.21 s = 1,900 tok/s" in out
+    value = json.loads(call(*sample, "--json"))
+    assert next(c["value"] for c in value["causes"] if c["code"] == "prompt_cut") == 2850
+
+
+def test_the_working_of_a_run_adds_up(tmp_path: Path):
+    """The median gap is not the mean one: the line for writing gives the writing that the whole wait is made of."""
+    rows = [stream(i, i * 9.0, 0.1, [0.01] * 19 + [0.41]) for i in range(5)]
+    save_run(by_hand(rows), tmp_path / "run")
+    out = call(str(tmp_path / "run"), "--show-work")
+    assert "20 x 30.0 ms = 600 ms" in out
+    assert "100 ms + 600 ms = 700 ms" in out
+    assert "again, after one change" in out
 
 
 def test_bare_numbers_are_milliseconds():

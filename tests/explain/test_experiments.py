@@ -124,6 +124,18 @@ def test_ceiling_finds_the_fixed_part():
     assert "below 0.21 GB" in found.sentence
 
 
+def test_ceiling_says_what_does_not_fit():
+    """Six precisions as measured on two cores (llama.cpp b11434): the line is rough, and F32 reads more than the bandwidth given."""
+    measured = {76: 126.0, 97: 149.6, 143: 86.5, 268: 53.4, 269: 71.2, 538: 50.5}
+    found = x.conclude_ceiling(
+        x.read_llama_bench([bench(mb * 1_000_000, rate) for mb, rate in measured.items()]), bandwidth_bytes_per_s=26.3e9
+    )
+    assert [row[-1] for row in found.rows] == ["36%", "55%", "47%", "54%", "73%", "103%"]
+    above, rough = found.notes
+    assert above.startswith("538000000 B: above the ceiling")
+    assert "misses one of them by 40%" in rough
+
+
 def test_ceiling_where_bytes_do_not_matter():
     """A smaller file that is slower: bandwidth is not the wall, and that is said."""
     found = x.conclude_ceiling(x.read_llama_bench([bench(97_000_000, 100.0), bench(143_000_000, 120.0)]))

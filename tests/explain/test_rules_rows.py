@@ -143,6 +143,22 @@ def test_refused_context_names_the_setting():
     assert "context size" in caught.value.hint
 
 
+def test_answers_broken_off_are_memory_not_a_long_prompt():
+    """llama.cpp's shared cache runs out: begun answers end with its words; a prompt of 64 tokens was not too long."""
+    broken = [
+        stream(i, i * 0.01, 0.1, [0.02] * 20, status="stream_error", error="Context size has been exceeded.")
+        for i in range(5)
+    ]
+    ok = [stream(9, 9.0, 0.1, [0.02] * 20)]
+    found = diagnose_run(by_hand(broken + ok))
+    assert found.causes[0].code == "memory_full"
+    assert "5 of 6 answers" in found.causes[0].saw
+    assert "with 5 under way" in found.causes[0].saw
+    assert "context_refused" not in codes(by_hand(broken + ok))
+    other = [stream(i, i * 0.01, 0.1, [0.02] * 20, status="stream_error", error="internal error") for i in range(5)]
+    assert "memory_full" not in codes(by_hand(other + ok))
+
+
 def test_cached_prefix_by_count():
     """Nine tenths cached: said, with what a fresh prompt took."""
     rows = [

@@ -183,6 +183,8 @@ def _print(found: Diagnosis, *, show_work: bool) -> None:
         + (
             "the same again with --show-work (your numbers in every formula)"
             if not show_work
+            else "servefit measure URL (again, after one change)"
+            if found.case.features
             else "servefit measure URL (the same, measured)"
         )
     )

@@ -108,7 +108,7 @@ def divide(seen: Observed, *, label: str = "this request") -> Wait:
         work.append(formulas.show_reading(seen.isl, seen.prefill_tok_per_s))
     elif seen.isl and seen.ttft_s:
         work.append(formulas.show_rate(seen.isl, seen.ttft_s))
-    work.append(formulas.show_writing(seen.osl, seen.itl_s))
+    work.append(formulas.show_writing(seen.osl, writing / (seen.osl - 1) if seen.osl > 1 else seen.itl_s))
     work.append(formulas.show_total(seen.ttft_s, writing))
     if total:
         work.append(formulas.show_share("writing", writing, total))

@@ -282,6 +282,7 @@ def conclude_ceiling(paces: Sequence[Pace], *, bandwidth_bytes_per_s: float | No
         share = p.bytes_per_tok * p.tok_per_s / bandwidth_bytes_per_s if bandwidth_bytes_per_s else None
         rows.append((p.label, f"{fmt(p.bytes_per_tok / 1e9, 3)} GB", f"{fmt(p.tok_per_s, 1)} tok/s",
                      f"{fmt(p.bytes_per_tok * p.tok_per_s / 1e9, 1)} GB/s", fmt_percent(share)))  # fmt: skip
+    notes = _beyond(paces, bandwidth_bytes_per_s)
     values: dict[str, float | int | None] = {}
     if len({b for b, _ in points}) < 2:
         sentence = f"One size only: it reads {fmt(points[0][0] / points[0][1] / 1e9, 1)} GB/s; a second precision would tell overhead from bandwidth."
@@ -290,7 +291,13 @@ def conclude_ceiling(paces: Sequence[Pace], *, bandwidth_bytes_per_s: float | No
         mean_x, mean_y = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
         slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
         fixed = mean_y - slope * mean_x
-        values = {"fixed_s": fixed, "bandwidth_bytes_per_s": 1 / slope if slope > 0 else None}
+        off = max(abs(fixed + slope * x - y) / y for x, y in points)
+        values = {"fixed_s": fixed, "bandwidth_bytes_per_s": 1 / slope if slope > 0 else None, "off_frac": off}
+        if off > 0.1:
+            rough = (
+                f"The line through these sizes misses one of them by {fmt_percent(off)}: they differ in more than bytes"
+            )
+            notes = (*notes, f"{rough} (unpacking, kernels), so its figures are rough.")
         if slope <= 0:
             sentence = "More bytes do not make a token slower here: bandwidth is not the wall at any of these sizes; arithmetic or unpacking is."
         elif fixed <= 0:
@@ -306,8 +313,18 @@ def conclude_ceiling(paces: Sequence[Pace], *, bandwidth_bytes_per_s: float | No
         question="How near to the bandwidth ceiling, and what is the wall where it is far?", sentence=sentence,
         columns=("model", "bytes a token", "pace", "reads", "of the ceiling"), rows=tuple(rows),
         figure={"title": "Time of a token by bytes", "x": "GB a token", "y": "time of a token (s)", "series": {"measured": [[b / 1e9, t] for b, t in points]}},
-        values=values,
+        values=values, notes=notes,
     )  # fmt: skip
+
+
+def _beyond(paces: Sequence[Pace], bandwidth_bytes_per_s: float | None) -> tuple[str, ...]:
+    """What to say of those that read faster than the bandwidth allows; nothing where there is none."""
+    over = [p.label for p in paces if bandwidth_bytes_per_s and p.bytes_per_tok * p.tok_per_s > bandwidth_bytes_per_s]
+    if not over:
+        return ()
+    return (
+        f"{', '.join(over)}: above the ceiling. The bandwidth given is too low, or part of the model stays in a cache.",
+    )
 
 
 # --- speculation ----------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ def show_flop(isl: int, ttft_s: float, active_params: float) -> Work:
     value = prefill_flop_per_s(isl, ttft_s, active_params)
     return Work(what="arithmetic that this implies", formula="2 x parameters x prompt tokens / TTFT",
                 numbers=f"2 x {fmt(active_params / 1e9, 2)}e9 x {fmt(isl)} / {fmt_s(ttft_s)}",
-                result=f"{fmt(value / 1e12, 1)} TFLOP/s", value=value)  # fmt: skip
+                result=f"{fmt(value / 1e12, 1)} TFLOP/s" if value >= 1e11 else f"{fmt(value / 1e9, 1)} GFLOP/s", value=value)  # fmt: skip
 
 
 def show_ceiling(weight_bytes: float, kv_bytes_per_tok: float, context: int, bandwidth_bytes_per_s: float) -> Work:

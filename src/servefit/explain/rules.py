@@ -23,6 +23,7 @@ RULES: dict[str, Callable[[Case], Cause | None]] = {
     "tail": numbers.tail,
     "prompt_cut_counts": start.prompt_cut_counts,
     "context_refused": start.context_refused,
+    "memory_full": start.memory_full,
     "cached_prefix": start.cached_prefix,
     "rate_limited": start.rate_limited,
     "prefill_stall": pace.prefill_stall,
@@ -39,7 +40,7 @@ RULES: dict[str, Callable[[Case], Cause | None]] = {
 """Every rule. One that finds nothing returns None; a cause always says what it saw and what would confirm it."""
 
 
-_UNANSWERED = {"context_refused", "rate_limited"}
+_UNANSWERED = {"context_refused", "memory_full", "rate_limited"}
 """Requests that got no answer: no seconds of anybody's wait, and more than slowness."""
 
 

@@ -172,6 +172,36 @@ def refused(rows: tuple[RequestRecord, ...]) -> Cause | None:
     )  # fmt: skip
 
 
+def memory_full(case: Case) -> Cause | None:
+    """Answers that had begun were broken off by the server: all conversations together outgrew its KV cache.
+
+    So llama.cpp where its slots share one cache: it sets nobody back, it ends every request that is running.
+    """
+    f = case.features
+    if f is None:
+        return None
+    rows = f.run.load_rows
+    broken = [r for r in rows if r.status == "stream_error" and r.chunk_s and _about_memory(r.error)]
+    if not broken:
+        return None
+    first = min(broken, key=lambda r: r.chunk_s[-1])
+    end = first.chunk_s[-1]
+    together = sum(bool(r.chunk_s) and r.due_s <= end <= (r.done_s or r.chunk_s[-1]) for r in rows)
+    held = max((r.isl or 0) + (r.osl or len(r.chunk_s)) for r in broken)
+    return Cause(
+        code="memory_full", title="Memory for the conversations ran out, and the server broke answers off", half="measurement",
+        saw=f"{len(broken)} of {len(rows)} answers were broken off after they had begun, with {fmt(together)} under way and none longer than "
+        f"{fmt(held)} tokens, prompt and all: \"{(first.error or '')[:120]}\".",
+        confirm="Ask with one user: the same request is answered whole. Then fewer seats, or a larger context setting for all of them "
+        "together (llama.cpp: --ctx-size; ours: --kv-tok).",
+        certainty="shown", value=float(held),
+    )  # fmt: skip
+
+
+def _about_memory(said: str | None) -> bool:
+    return any(word in (said or "").lower() for word in (*_TOO_LONG, "kv cache", "out of memory"))
+
+
 def cached_prefix(case: Case) -> Cause | None:
     """Part of the prompts came from the server's cache, by its own count: TTFT is not that of a fresh prompt."""
     f = case.features

@@ -19,6 +19,8 @@ from servefit.servers.lifeline import watch
 def params(config: dict[str, Any], xllamacpp: Any) -> Any:
     """llama.cpp's parameters for our switches. The context is asked for once per seat; all seats share one KV cache.
 
+    A smaller cache (`kv_tok`) can run out: llama.cpp then breaks off every answer that is being written.
+
     That is what llama-server does unless it is told how many slots it has (and with --kv-unified). With one cache a slot,
     only requests in neighbouring slots would be computed together.
     """
@@ -26,7 +28,7 @@ def params(config: dict[str, Any], xllamacpp: Any) -> Any:
     p = xllamacpp.CommonParams()
     p.model.path = config["model_file"]
     p.model_alias = {config["model"]}
-    p.n_ctx = int(config["context_tok"]) * seats
+    p.n_ctx = int(config.get("kv_tok") or int(config["context_tok"]) * seats)
     p.n_parallel = seats
     p.kv_unified = True
     p.kv_unified_per_slot = int(config["context_tok"])

@@ -206,7 +206,7 @@ def _config(kind: EngineKind, path: Path, head: Header, **asked: Any) -> dict[st
         "budget_tok": budget or (256 if policy == "chunked" else 2048), "prefix_cache": asked["prefix_cache"],
         "timeout_s": asked["timeout_s"] if asked["timeout_s"] is not None else 2.0 if policy == "static" else 0.05,
         "block_tok": BLOCK_TOK, "kv_blocks": -(-kv_tok // BLOCK_TOK) + seats, "threads": asked["threads"] or allowed_cores(),
-        "speculation": asked["speculation"],
+        "speculation": asked["speculation"], "kv_tok": kv_tok,
     }  # fmt: skip
 
 
