@@ -1,10 +1,13 @@
 """What `servefit plan` shows: no more than a screen and a half, every line true, everything with --all."""
 
+from dataclasses import replace
+
 import pytest
 
 from servefit.cli.main import run
-from servefit.cli.plan_show import short, show_plan
+from servefit.cli.plan_show import edge_in_words, short, show_plan
 from servefit.plan.files import load_plan
+from servefit.plan.plan import Edge
 
 pytestmark = pytest.mark.slow
 
@@ -81,3 +84,11 @@ def test_short():
     assert short("a costs $1.0 an hour (x (y) z, 2026); next.") == "a costs $1.0 an hour"
     assert short("Nothing lies between: no network.") == "Nothing lies between"
     assert short("Half (or so) of it.") == "Half of it"
+
+
+def test_an_interval_that_reaches_down_to_nothing_is_said_as_its_upper_end():
+    """A mean over three schedules may be anything from zero up: "0.00 ms to 3.33 s" reads as a prediction of no wait."""
+    edge = Edge(seats=40, reached=True, check="ttft", outside_seats=32, verdict="too close to call", value=1.1,
+                target=1.0, interval=(0.0, 3.33))  # fmt: skip
+    assert edge_in_words([edge]) == "32: TTFT up to 3.33 s too close"
+    assert edge_in_words([replace(edge, interval=(0.5, 3.33))]) == "32: TTFT 500 ms to 3.33 s too close"

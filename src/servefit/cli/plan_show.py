@@ -171,8 +171,8 @@ def _ranges(plan: Plan, *, everything: bool) -> None:
             f"{fmt(min(rs[0].passing))} to {fmt(max(rs[0].passing))}"
             if len(rs[0].passing) > 1
             else fmt(rs[0].passing[0]),
-            _edge([r.low for r in rs]),
-            _edge([r.high for r in rs]),
+            edge_in_words([r.low for r in rs]),
+            edge_in_words([r.high for r in rs]),
         ]
         for rs in merged
     ]
@@ -212,7 +212,7 @@ def _end(edge: Edge | None) -> tuple[object, ...]:
     return () if edge is None else (edge.reached, edge.why_not, edge.check, edge.outside_seats, edge.verdict)
 
 
-def _edge(edges: Sequence[Edge | None]) -> str:
+def edge_in_words(edges: Sequence[Edge | None]) -> str:
     """Which target ends the range on that side, and its value there; several edges differ in that value alone."""
     edge = edges[0]
     if edge is None:
@@ -227,7 +227,7 @@ def _edge(edges: Sequence[Edge | None]) -> str:
     low, high = (show(pick(values), unit) for pick in (min, max)) if values else ("-", "-")
     if low.partition(" ")[2] == high.partition(" ")[2]:
         low = low if low == high else low.partition(" ")[0]
-    span = high if low == high else f"{low} to {high}"
+    span = high if low == high else f"up to {high}" if min(values) == 0 else f"{low} to {high}"
     says = "too close" if close else f"misses {show(edge.target, unit)}"
     return f"{fmt(edge.outside_seats)}: {name} {span} {says}"
 
