@@ -188,3 +188,25 @@ def test_a_number_that_overflows_is_damage(tmp_path, field):
     rows.write_text(json.dumps(json.loads(first) | {field: absurd}) + "\n" + rest, encoding="utf-8")
     with pytest.raises(ServefitError, match="damaged in line 1"):
         load_run(tmp_path / "r")
+
+
+def test_rows_without_their_header_are_never_mixed_with_others(tmp_path):
+    """A folder that was copied without its run.json is refused, whether something is begun in it or resumed."""
+    save_run(Run(header=RunHeader(kind="measured"), rows=(RequestRecord(id="0", status="ok", due_s=0.0),)), tmp_path)
+    (tmp_path / "run.json").unlink()
+    before = (tmp_path / "requests.jsonl").read_bytes()
+    for resume in (False, True):
+        with pytest.raises(ServefitError, match=r"rows of a run without its run\.json"):
+            RunWriter(tmp_path, RunHeader(kind="measured"), resume=resume)
+    assert (tmp_path / "requests.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", [b"{}\n", b"\xff\n", b'{"id":"1","status":3,"due_s":0}\n'])
+def test_rows_read_one_by_one_name_a_damaged_line_too(tmp_path, damage):
+    """As `load_run` does; a torn last line is passed over."""
+    row = b'{"id":"0","status":"ok","due_s":0.0}\n'
+    (tmp_path / "requests.jsonl").write_bytes(row + damage + row + b'{"id":"2","sta')
+    with pytest.raises(ServefitError, match="damaged in line 2"):
+        list(iter_rows(tmp_path))
+    (tmp_path / "requests.jsonl").write_bytes(row + b'{"id":"2","sta')
+    assert len(list(iter_rows(tmp_path))) == 1

@@ -375,9 +375,7 @@ def load_run(folder: Path | str) -> Run:
             rows.append(row_from_json(line))
         except (ValueError, TypeError):
             if number < len(lines):
-                raise ServefitError(
-                    f"{path} is damaged in line {number}.", hint="Restore it, or measure again."
-                ) from None
+                raise _damaged(path, number) from None
             torn = True
     if torn:
         word = Finding(
@@ -388,11 +386,38 @@ def load_run(folder: Path | str) -> Run:
 
 
 def iter_rows(folder: Path) -> Iterator[RequestRecord]:
-    """The rows of a run one at a time, so that a day-long run needs no memory; a torn last line is passed over."""
-    with (folder / "requests.jsonl").open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield row_from_json(line)
+    """The rows of a run one at a time, so that a day-long run needs no memory; a torn last line is passed over.
+
+    Raises ServefitError where another line is damaged.
+    """
+    path = folder / "requests.jsonl"
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n") or line == b"\n":
+                continue
+            try:
+                row = row_from_json(line.decode())
+            except (ValueError, TypeError):
+                raise _damaged(path, number) from None
+            yield row
+
+
+def _damaged(path: Path, number: int) -> ServefitError:
+    return ServefitError(f"{path} is damaged in line {number}.", hint="Restore it, or measure again.")
+
+
+def refuse_used(folder: Path) -> None:
+    """Raise ServefitError where the folder holds a run, or the rows of one whose header is gone."""
+    rows = folder / "requests.jsonl"
+    if (folder / "run.json").exists():
+        raise ServefitError(
+            f"{folder} holds a run already.", hint="Name another folder with --out, or go on with --resume."
+        )
+    if rows.exists() and rows.stat().st_size:
+        raise ServefitError(
+            f"{folder} holds the rows of a run without its run.json.",
+            hint="Name another folder with --out, or restore run.json.",
+        )
 
 
 def content_sha256(path: Path) -> str:
@@ -420,10 +445,8 @@ class RunWriter:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(folder)
             existing = (folder / "run.json").exists()
-            if existing and not resume:
-                raise ServefitError(
-                    f"{folder} holds a run already.", hint="Name another folder with --out, or go on with --resume."
-                )
+            if not resume or not existing:
+                refuse_used(folder)
             _drop_torn_line(folder / "requests.jsonl")
             self._file = (folder / "requests.jsonl").open("ab", buffering=1 << 16)
         except OSError as error:

@@ -59,3 +59,12 @@ def test_a_step_of_whole_tiles_is_cheaper():
     assert run_of([(0.0, 129, 2)], EngineConfig(policy="continuous"), step)["0"].ttft_s == pytest.approx(0.010 + 0.129)
     rows = run_of([(0.0, 128, 9), (0.001, 127, 2)], EngineConfig(policy="chunked", budget_tok=128), step)
     assert rows["1"].ttft_s == pytest.approx(0.019)  # the first prompt: 10 ms; then 1 + 127 together: 10 ms
+
+
+def test_who_was_preempted_is_seated_with_all_that_it_had_written():
+    """Not padded, and short of memory: a preempted sequence needs room for its answer so far too, not for its prompt alone."""
+    step = StepTime(const_s=0.010)
+    config = EngineConfig(policy="static", seats=4, padded=False, kv_blocks=12, block_tok=4)
+    lengths = [(4, 30), (1, 40), (1, 40), (8, 30), (1, 30), (18, 30)]
+    rows = run_of([(0.0, isl, osl) for isl, osl in lengths], config, step)
+    assert [len(rows[str(i)].chunk_s) for i in range(6)] == [osl for _, osl in lengths]

@@ -12,10 +12,10 @@ import pytest
 import servefit
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.host.ray_cluster import connected
-from servefit.measure.many import Offset, Share, _merged, _without_siblings, judge, shares_of
+from servefit.measure.many import Offset, Share, _left_behind, _merged, _without_siblings, judge, shares_of
 from servefit.measure.on_ray import best_offset
 from servefit.measure.probe import find_endpoint
-from servefit.records import Finding, RequestRecord, Run, RunHeader, load_run
+from servefit.records import Finding, RequestRecord, Run, RunHeader, load_run, save_run
 from servefit.traps.server import in_process
 from servefit.workload.arrivals import schedule
 from servefit.workload.workload import Lengths, Workload
@@ -254,3 +254,24 @@ def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch):
     said = pytest.raises(CannotMeasure, match=r"^Ray could not be started here: .* during startup\.$")
     with said, connected("local", purpose="x"):
         pass
+
+
+def test_a_merge_that_was_killed_doubles_no_row(tmp_path):
+    """Some rows were taken over already when everything died: those are left where they are."""
+    header = RunHeader(kind="measured", load={"concurrency": 1})
+    rows = [RequestRecord(id=str(i), status="ok", due_s=float(i), done_s=i + 0.5, user=0) for i in range(4)]
+    for number, own in (("1", rows[::2]), ("2", rows[1::2])):
+        save_run(Run(header=header, rows=tuple(own)), tmp_path / "parts" / number)
+    save_run(Run(header=header, rows=(*rows[:2],)), tmp_path)
+    assert [row.id for row in _left_behind(tmp_path)] == ["2", "3"]
+
+
+def test_one_client_does_not_go_on_with_what_several_left(cli, tmp_path):
+    """Their rows are not merged yet: it would ask again for all that they had."""
+    header = RunHeader(kind="measured", load={"concurrency": 1})
+    for folder in (tmp_path, tmp_path / "parts" / "1"):
+        save_run(Run(header=header, rows=()), folder)
+    code, out, err = cli(
+        "measure", "http://127.0.0.1:9", "--no-probe", "--out", tmp_path, "--resume", "--quiet", "--json"
+    )
+    assert (code, out) == (2, "") and "Resume it with --workers" in err

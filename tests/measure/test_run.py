@@ -148,6 +148,39 @@ def test_resume_goes_on_where_it_stopped(server: TrapServer, tmp_path: Path):
     assert run == load_run(tmp_path / "run")
 
 
+def test_resume_asks_again_for_what_was_cut_off_before_other_rows_ended(server: TrapServer, tmp_path: Path):
+    """Several clients do not stop at one moment: a cut-off row may stand before others', and is not kept beside its answer."""
+    target = find_endpoint(f"{server.url}/plain", model="m")
+    options = Options(out=tmp_path / "run", probe=False)
+    measure(target, LOAD, options)
+    log = tmp_path / "run" / "requests.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    cut = json.dumps({"id": json.loads(lines[2])["id"], "status": "cancelled", "due_s": 1.0}).encode() + b"\n"
+    log.write_bytes(b"".join([*lines[:2], cut, *lines[3:]]))
+    run = measure(target, LOAD, replace(options, resume=True))
+    assert sorted((int(row.id), row.status) for row in run.load_rows) == [(i, "ok") for i in range(6)]
+    assert log.read_bytes().startswith(b"".join([*lines[:2], *lines[3:]]))
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--timeout", "nan"), "silent_s is nan s"),
+        (("--timeout", "-1"), "silent_s is -1 s"),
+        (("--ramp", "1e300"), "ramp_s is 1e+300"),
+        (("--rate", "1e-300"), "due after"),
+        (("--rate", "1e-300", "--workers", "2"), "due after"),
+        (("--isl", "99999999999999"), "A prompt of 99,999,999,999,999 tokens"),
+    ],
+)
+def test_absurd_values_are_one_sentence(cli, tmp_path: Path, args, words):
+    """Exit code 2, nothing on stdout, nothing written."""
+    out = tmp_path / "run"
+    code, said, err = cli("measure", "http://127.0.0.1:9", "--no-probe", "-n", "3", "--json", "--out", out, *args)
+    assert (code, said) == (2, "") and words in err
+    assert not out.exists()
+
+
 def test_resume_of_another_load_is_refused(server: TrapServer, tmp_path: Path):
     """Rows of two different loads never share a run."""
     target = find_endpoint(f"{server.url}/plain", model="m")

@@ -67,7 +67,7 @@ def check_config(config: EngineConfig) -> None:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ServefitError(f"{name} is {value}.", hint="It is at least 1.")
-    if config.timeout_s < 0:
+    if not config.timeout_s >= 0:
         raise ServefitError(f"timeout_s is {config.timeout_s}.", hint="It is 0 or more seconds.")
     if config.policy == "chunked" and config.budget_tok < config.seats:
         raise ServefitError(

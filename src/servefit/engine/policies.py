@@ -214,7 +214,7 @@ def _together(server: Server, *, ready: bool) -> Batch | None:
         while (
             server.waiting
             and len(server.running) < config.seats
-            and kv.can_admit(server.waiting[0], server.waiting[0].isl)
+            and kv.can_admit(server.waiting[0], server.waiting[0].known_tok)
         ):
             seq = server.waiting[0]
             server.start(seq)

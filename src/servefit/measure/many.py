@@ -16,7 +16,17 @@ from servefit.measure.health import CLIENT_CODES, judge_rows
 from servefit.measure.kept import Kept
 from servefit.measure.load import Options, Prepared, Progress
 from servefit.measure.probe import Endpoint
-from servefit.measure.run import already, header_of, measure, moved, physics_of, prepare, refuse_second, with_findings
+from servefit.measure.run import (
+    already,
+    header_of,
+    measure,
+    moved,
+    parts_folder,
+    physics_of,
+    prepare,
+    refuse_second,
+    with_findings,
+)
 from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
 from servefit.wire.address import resolve
 from servefit.workload.arrivals import schedule
@@ -94,15 +104,12 @@ def measure_from_many(endpoint: Endpoint, workload: Workload, options: Options, 
     return kept.run(final)
 
 
-def parts_folder(out: Path) -> Path:
-    """Where clients on this machine keep their rows until they are merged."""
-    return out / "parts"
-
-
 def _left_behind(out: Path) -> Iterator[RequestRecord]:
-    """The rows of clients whose run was killed before they were merged."""
+    """The rows of clients whose run was killed before they were merged, but for those that a killed merge had taken over."""
     folders = sorted(parts_folder(out).glob("*/run.json"))
-    return _merged([Share(run=load_run(path.parent), place={}) for path in folders])
+    there = {(row.id, row.phase) for row in iter_rows(out)}
+    shares = [Share(run=load_run(path.parent), place={}) for path in folders]
+    return (row for row in _merged(shares) if (row.id, row.phase) not in there)
 
 
 def tell(options: Options, step: str) -> None:

@@ -29,13 +29,26 @@ from servefit.measure.probe import (
 )
 from servefit.measure.prompts import PromptMaker
 from servefit.measure.server_side import ask_metrics, difference
-from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
+from servefit.records import (
+    Finding,
+    RequestRecord,
+    Run,
+    RunHeader,
+    RunWriter,
+    iter_rows,
+    load_run,
+    refuse_used,
+    row_from_json,
+)
 from servefit.wire.address import is_loopback
-from servefit.workload.arrivals import schedule
+from servefit.workload.arrivals import LONGEST_S, schedule
 from servefit.workload.requests import Request, schedule_sha256
 from servefit.workload.workload import Workload, workload_sha256
 
 __all__ = ["Load", "Options", "Prepared", "Progress", "default_folder", "measure", "prepare"]
+
+LONGEST_PROMPT_TOK = 20_000_000
+"""Twice the longest context of any model of 2026; a longer prompt would only fill this machine's memory."""
 
 
 def measure(
@@ -56,6 +69,7 @@ def measure(
     """
     requests = schedule(workload) if requests is None else tuple(requests)
     refuse_second(options)
+    refuse_parts(options)
     start_ns = options.zero_ns or options.begin_ns or monotonic_ns()
     if known is None:
         prepared = prepare(endpoint, workload, requests, options, start_ns)
@@ -102,9 +116,21 @@ def measure(
 
 def refuse_second(options: Options) -> None:
     """Raise ServefitError where the folder holds a run that is not to be resumed; said before anything is sent."""
-    if not options.resume and (options.out / "run.json").exists():
+    if not options.resume or not (options.out / "run.json").exists():
+        refuse_used(options.out)
+
+
+def parts_folder(out: Path) -> Path:
+    """Where clients on this machine keep their rows until they are merged."""
+    return out / "parts"
+
+
+def refuse_parts(options: Options) -> None:
+    """Raise ServefitError where one client would go on with what several were killed at: their rows are not merged yet."""
+    if options.resume and any(parts_folder(options.out).glob("*/run.json")):
         raise ServefitError(
-            f"{options.out} holds a run already.", hint="Name another folder with --out, or go on with --resume."
+            f"{options.out} was measured by several workers, whose rows are not merged yet.",
+            hint="Resume it with --workers, as it was begun.",
         )
 
 
@@ -125,6 +151,11 @@ def prepare(
     maker = PromptMaker(salt=salt) if options.prompt is None else PromptMaker(source="given", fixed=options.prompt)
     if not requests:
         raise ServefitError("The workload has no request.", hint="Set n to 1 or more.")
+    if max(r.due_s for r in requests) > LONGEST_S:
+        raise ServefitError(f"The last request would be due after {LONGEST_S:g} seconds.", hint="Raise the rate.")
+    if (longest := max(r.isl for r in requests)) > LONGEST_PROMPT_TOK:
+        raise ServefitError(f"A prompt of {longest:,} tokens was asked for.",
+                            hint=f"At most {LONGEST_PROMPT_TOK:,}: no context is longer.")  # fmt: skip
     if not options.probe:
         asked = replace(endpoint, model=endpoint.model or NO_NAME)
         return Prepared(endpoint=asked, maker=maker, start_ns=start_ns)
@@ -211,17 +242,33 @@ def already(folder: Path, header: RunHeader) -> tuple[frozenset[str], float]:
 
 
 def _drop_cut_off(path: Path) -> None:
-    """Cut off the rows at the end whose requests were cut off by us: a resumed run sends them again."""
-    data = path.read_bytes()
-    end = len(data)
-    while end:
-        start = data.rfind(b"\n", 0, end - 1) + 1
-        if b'"status":"cancelled"' not in data[start:end].replace(b": ", b":"):
-            break
-        end = start
-    if end < len(data):
-        with path.open("r+b") as file:
-            file.truncate(end)
+    """Take out the rows whose requests were cut off by us: a resumed run sends them again.
+
+    Those of one client stand at the end; several clients do not stop at the same moment, so others' rows may follow.
+    """
+    with path.open("r+b") as file:  # in place, as the run's writer has it open
+        first: int | None = None
+        after: list[bytes] = []
+        at = 0
+        for line in file:
+            if _is_cut_off(line):
+                first = at if first is None else first
+            elif first is not None:
+                after.append(line)
+            at += len(line)
+        if first is not None:
+            file.seek(first)
+            file.writelines(after)
+            file.truncate()
+
+
+def _is_cut_off(line: bytes) -> bool:
+    if b'"cancelled"' not in line:
+        return False
+    try:
+        return row_from_json(line.decode()).status == "cancelled"
+    except (ValueError, TypeError):
+        return False  # damaged: `load_run` says so
 
 
 def header_of(prepared: Prepared, workload: Workload, requests: Sequence[Request]) -> RunHeader:

@@ -20,7 +20,8 @@ from typing import Any
 
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.measure.load import Options, Prepared, Progress
-from servefit.measure.many import Drive, Share, begin_in, measure_share, parts_folder, portable, shares_of, tell
+from servefit.measure.many import Drive, Share, begin_in, measure_share, portable, shares_of, tell
+from servefit.measure.run import parts_folder
 from servefit.records import load_run
 from servefit.servers.lifeline import die_with_parent
 from servefit.workload.requests import Request

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import httptools
 
+from servefit.errors import ServefitError
 from servefit.wire.address import Address
 from servefit.wire.kernel import SO_TIMESTAMPNS, STAMP_SPACE, round_trip_ns, start_stamping, unstamp
 from servefit.wire.poller import IN, OUT, make_poller
@@ -42,6 +43,12 @@ class Limits:
     body_bytes: int = 64 * 2**20
     idle_s: float = 4.0
     """An idle connection older than this is replaced before use: many servers close theirs after 5 s."""
+
+    def __post_init__(self) -> None:
+        """Raise ServefitError for a limit that no request, or that none ever, passes."""
+        for name in ("connect_s", "silent_s", "total_s", "idle_s"):
+            if not getattr(self, name) > 0:
+                raise ServefitError(f"The limit {name} is {getattr(self, name):g} s.", hint="A limit is above 0 s.")
 
 
 class Exchange:

@@ -56,6 +56,10 @@ MAX_BURSTINESS = 1e6
 """A gamma shape at which arrivals are as even as a clock's; far larger ones cannot be drawn."""
 
 
+LONGEST_S = 1e9
+"""No load lasts longer, and clocks in nanoseconds can still count it."""
+
+
 def check_workload(workload: Workload) -> None:
     """Raise ServefitError, with the value, where the workload says nothing that could be asked of a service."""
     says_when = [
@@ -96,6 +100,9 @@ def check_workload(workload: Workload) -> None:
     for name, value in above_zero:
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise ServefitError(f"{name} is {value}.", hint="It is above 0.")
+    for name, value in (("ramp_s", workload.ramp_s), ("think_s", workload.think_s)):
+        if value > LONGEST_S:
+            raise ServefitError(f"{name} is {value:g}.", hint=f"At most {LONGEST_S:g} seconds, some 30 years.")
     check_lengths(workload.isl, "isl")
     check_lengths(workload.osl, "osl")
 
