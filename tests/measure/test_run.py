@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from servefit.cli.measure_show import _load_words
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.measure.probe import find_endpoint
 from servefit.measure.run import Options, measure
@@ -46,6 +47,21 @@ def test_prompts_are_unique_and_nothing_is_sent_twice(server: TrapServer, tmp_pa
     measure(find_endpoint(f"{server.url}/plain", model="m"), LOAD, Options(out=tmp_path / "run", probe=False))
     prompts = [body["messages"][0]["content"] for _, _, body in server.seen.requests[before:]]
     assert len(prompts) == len(set(prompts)) == 6
+
+
+def test_a_trace_says_what_it_asks(server: TrapServer, tmp_path: Path):
+    """The header's lengths are those of the trace, on average, not the workload's own; stages are named."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0,40,6\n2023-11-16 18:15:46.1,60,10\n"
+    )
+    load = Workload(trace=str(trace), n=2)
+    run = measure(find_endpoint(f"{server.url}/plain", model="m"), load, Options(out=tmp_path / "run", probe=False))
+    assert (run.header.load["isl"], run.header.load["osl"]) == (50, 8)
+    assert _load_words(run.header.load) == "by a trace"
+    staged = replace(LOAD, concurrency=None, stages=((20.0, 0.1), (40.0, 0.1)))
+    run = measure(find_endpoint(f"{server.url}/plain", model="m"), staged, Options(out=tmp_path / "s", probe=False))
+    assert _load_words(run.header.load) == "20 then 40 req/s"
 
 
 def test_an_open_loop_counts_from_the_due_time(server: TrapServer, tmp_path: Path):

@@ -83,6 +83,16 @@ def test_few_requests_are_never_sure():
     assert make_step(a_run([0.1] * 100), TARGETS, 1, "x").clear
 
 
+def test_too_few_requests_to_be_sure_are_said_with_how_many_it_takes():
+    """The capacity line names the number of requests from which p95 has an interval."""
+    step = make_step(a_run([0.1] * 20), TARGETS, 1, "x")
+    swept = conclude("users", [step], targets=TARGETS, target="b", model="m", workload_sha256="", simulated=False)
+    assert "not yet sure: p95 has an interval from 59 requests at a load on, e.g. -n 100" in sentences(swept)[0]
+    enough = make_step(a_run([0.1] * 59), TARGETS, 1, "x")
+    sure = conclude("users", [enough], targets=TARGETS, target="b", model="m", workload_sha256="", simulated=False)
+    assert "sure" not in sentences(sure)[0]
+
+
 def test_an_interval_over_the_target_is_too_close_to_call():
     """The value meets the target, its interval does not: said so, and the line gives the load that is clear."""
     values = [0.1] * 95 + [0.49, 0.49, 0.9, 0.9, 0.9]

@@ -30,13 +30,8 @@ def show_run(run: Run, folder: Path, *, as_json: bool) -> None:
         return
     header = run.header
     load = header.load
-    how = (
-        f"{load['concurrency']} user{'s' if load['concurrency'] != 1 else ''}"
-        if load.get("concurrency")
-        else f"{load.get('rate_req_per_s') or 'traced'} req/s"
-    )
     click.echo(plain(
-        f"{header.target}: {header.model} ({header.endpoint.get('dialect', '')}), {summary.n} requests, {how}, "
+        f"{header.target}: {header.model} ({header.endpoint.get('dialect', '')}), {summary.n} requests, {_load_words(load)}, "
         f"{load.get('isl')} tokens in, {load.get('osl')} out"
     ))  # fmt: skip
     rows = [_line(name, getattr(summary, f"{name.lower()}_s")) for name in ("TTFT", "ITL", "TPOT", "E2E")]
@@ -45,6 +40,15 @@ def show_run(run: Run, folder: Path, *, as_json: bool) -> None:
         click.echo(plain(line))
     click.echo(f"run: {plain(str(folder))}")
     click.echo(f"next: servefit explain {plain(str(folder))}")
+
+
+def _load_words(load: dict[str, Any]) -> str:
+    """When the requests were sent, in words: by users, at a rate, in stages, by a trace."""
+    if users := load.get("concurrency"):
+        return f"{users} user{'s' if users != 1 else ''}"
+    if stages := load.get("stages"):
+        return f"{' then '.join(f'{rate:g}' for rate, _ in stages)} req/s"
+    return f"{load['rate_req_per_s']} req/s" if load.get("rate_req_per_s") else "by a trace"
 
 
 def _line(name: str, values: Spread) -> list[str]:

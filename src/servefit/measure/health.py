@@ -15,6 +15,8 @@ from servefit.stats import is_slowest, percentile
 from servefit.wire.client import Counters
 from servefit.workload.workload import Workload
 
+NEAR_CORES, PAST_CORES = 0.7, 0.9
+"""Of one core: above the first a client is near its limit and says so, above the second it is past it, and the run suspect."""
 _LEVELS = ("note", "suspect", "invalid")
 
 
@@ -104,7 +106,8 @@ class Health:
 
 
 CLIENT_CODES = frozenset({
-    "client_saturated", "late_sends", "user_clock", "client_lag", "tokens_share_reads", "first_token_shared", "overhead",
+    "client_saturated", "client_near_limit", "late_sends", "user_clock", "client_lag", "tokens_share_reads",
+    "first_token_shared", "overhead",
     "clock_step", "steal", "busy_machine", "client_waited",
 })  # fmt: skip
 """Findings about a client or its machine; all others are about the rows, whoever sent them."""
@@ -179,11 +182,14 @@ def _about_client(health: Health, workload: Workload) -> list[Finding]:
     """Whether the client itself stood in the way."""
     out: list[Finding] = []
     busy = health.cpu_s / health.wall_s if health.wall_s > 1 else 0.0
-    if busy > 0.85:
-        out.append(Finding(code="client_saturated", level="suspect",
-                           message=f"This client used {busy:.0%} of a core: it is near what one core can hold, "
-                                   f"about {health.tokens / health.cpu_s:,.0f} tokens/s here.",
-                           hint="Use --workers N for N cores, or fewer streams."))  # fmt: skip
+    if busy > NEAR_CORES:
+        past = busy > PAST_CORES
+        message = (
+            f"This client used {busy:.0%} of a core, {'all that one can give' if past else 'near what one can give'}: one core holds about "
+            f"{(health.tokens + health.shared) / health.cpu_s:,.0f} tokens/s, {health.rows / health.cpu_s:,.0f} requests/s of this load."
+        )
+        out.append(Finding(code="client_saturated" if past else "client_near_limit", level="suspect" if past else "note",
+                           message=message, hint="Use --workers N for N cores, or fewer streams."))  # fmt: skip
     late = percentile(health.late_s, 99)
     if late is not None and late > 0.010 and workload.concurrency is None:
         out.append(Finding(code="late_sends", level="suspect" if late > 0.05 else "note",
@@ -197,7 +203,7 @@ def _about_client(health: Health, workload: Workload) -> list[Finding]:
         out.append(Finding(code="client_lag", level="suspect", message="The client read late."))
     shared = health.shared / (health.tokens + health.shared) if health.tokens else 0.0
     if shared > 0.1:
-        behind = seen.lag_ns_sum / seen.stamped / 1e9 > 0.005 if seen.stamped else False
+        behind = busy > PAST_CORES or (seen.stamped > 0 and seen.lag_ns_sum / seen.stamped / 1e9 > 0.005)
         out.append(Finding(code="tokens_share_reads", level="suspect",
                            message=f"{shared:.0%} of the tokens arrived in the same read as the one before "
                                    f"({'this client was behind' if behind else 'the server or a proxy sends in bursts'}).",

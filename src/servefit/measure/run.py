@@ -3,7 +3,7 @@
 import contextlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -280,8 +280,9 @@ def header_of(prepared: Prepared, workload: Workload, requests: Sequence[Request
         "concurrency": workload.concurrency,
         "rate_req_per_s": workload.rate_req_per_s,
         "arrivals": workload.arrivals if workload.concurrency is None else None,
-        "isl": workload.isl.mean,
-        "osl": workload.osl.mean,
+        "stages": [list(stage) for stage in workload.stages] or None,
+        "isl": _mean_asked(r.isl for r in requests) if workload.trace else workload.isl.mean,
+        "osl": _mean_asked(r.osl for r in requests) if workload.trace else workload.osl.mean,
         "prompt_source": prepared.maker.source,
         "prompt_salt": prepared.maker.salt,
         "tok_per_word": prepared.maker.tok_per_word,
@@ -310,6 +311,12 @@ def header_of(prepared: Prepared, workload: Workload, requests: Sequence[Request
         schedule_sha256=schedule_sha256(tuple(requests)),
         seed=workload.seed,
     )
+
+
+def _mean_asked(lengths: Iterable[int]) -> int | None:
+    """What a trace asks on average: its lengths are its own, not the workload's."""
+    asked = list(lengths)
+    return round(sum(asked) / len(asked)) if asked else None
 
 
 def _machine() -> dict[str, Any]:

@@ -6,13 +6,14 @@ The same code for a measured target and a simulated configuration: what differs 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Literal
 
 from servefit.objectives import Summary, Targets, Verdict, failures_as_inf, summarize
 from servefit.plan.capacity import replicas_for
 from servefit.plan.checks import LABELS, verdict_of
 from servefit.records import Run
-from servefit.stats import percentile_interval
+from servefit.stats import interval_ranks, percentile_interval
 from servefit.units import fmt, fmt_count, fmt_percent, fmt_s
 from servefit.workload.workload import Workload
 
@@ -360,13 +361,22 @@ def _capacity_line(sweep: Sweep, limit: Limit) -> str:
     else:
         line += f"; it breaks at {fmt(limit.breaks_at, 0 if float(limit.breaks_at).is_integer() else 2)}"
     if limit.clear_up_to != limit.up_to and limit.name != "goodput":
-        clear = (
-            f"up to {show_load(sweep.kind, limit.clear_up_to)}"
-            if limit.clear_up_to is not None
-            else "more requests must say"
-        )
-        line += f" (95% sure: {clear})"
+        line += f" ({_how_sure(sweep, limit)})"
     return line + "."
+
+
+def _how_sure(sweep: Sweep, limit: Limit) -> str:
+    """Up to where it is 95% sure; where nowhere, whether for too few requests or for values too near the target."""
+    if limit.clear_up_to is not None:
+        return f"95% sure: up to {show_load(sweep.kind, limit.clear_up_to)}"
+    p = sweep.targets.p
+    enough = next(n for n in count(2) if interval_ranks(p, n))
+    most = max(s.n for s in sweep.steps if limit.up_to is not None and s.load <= limit.up_to)
+    if most < enough:
+        return (
+            f"not yet sure: p{p} has an interval from {enough} requests at a load on, e.g. -n {-(-enough // 50) * 50}"
+        )
+    return "not yet sure: too close to the target for so few requests"
 
 
 def _whole(sweep: Sweep) -> str:
