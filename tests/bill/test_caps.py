@@ -76,6 +76,17 @@ def test_a_server_that_counts_more_is_learnt_from(tmp_path: Path):
         assert g.spent_usd("month") == pytest.approx(0.003 + 0.003)
 
 
+def test_requests_under_way_together_teach_once(tmp_path: Path):
+    """Four that were reserved together and each cost twice as much make the next twice as large, not sixteen times."""
+    with guard(tmp_path / "l", cap=1.0) as g:
+        for key in "abcd":
+            assert g.may_send(key, isl=1000, osl=500)
+        for key in "abcd":
+            g.settle(key, row(isl=1000, osl=1500))
+        g.may_send("next", isl=1000, osl=500)
+        assert g.spent_usd("month") == pytest.approx(4 * 0.004 + 0.004)
+
+
 def test_what_was_really_used(tmp_path: Path):
     """Settled at the server's counts: cached tokens at their price, refused requests free, broken ones as far as they came."""
     with guard(tmp_path / "l") as g:

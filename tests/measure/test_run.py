@@ -17,6 +17,7 @@ from servefit.errors import CannotMeasure, ServefitError
 from servefit.measure.probe import find_endpoint
 from servefit.measure.run import Options, measure
 from servefit.records import load_run
+from servefit.traps.self_signed import write_pem
 from servefit.traps.server import TrapServer, in_process, in_thread
 from servefit.wire.client import Limits
 from servefit.workload.workload import Lengths, Workload
@@ -120,6 +121,19 @@ def test_nobody_there_is_one_sentence(tmp_path: Path):
         port = closed.getsockname()[1]
     with pytest.raises(CannotMeasure, match="Nothing answers"):
         measure(find_endpoint(f"127.0.0.1:{port}"), LOAD, Options(out=tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_a_certificate_of_its_own_is_named_or_refused(tmp_path: Path):
+    """An https server with a private certificate: what to name is said, and named it is measured."""
+    pem = write_pem(tmp_path / "own.pem")
+    with in_process(pem) as url:
+        with pytest.raises(CannotMeasure, match="certificate verify failed") as caught:
+            measure(find_endpoint(f"{url}/plain", model="m"), LOAD, Options(out=tmp_path / "run"))
+        assert "ca_file" in (caught.value.hint or "")
+        trusted = find_endpoint(f"{url}/plain", model="m", ca_file=str(pem))
+        run = measure(trusted, LOAD, Options(out=tmp_path / "run", probe=False))
+    assert all(row.ok for row in run.rows)
 
 
 def test_the_key_is_in_no_file(server: TrapServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -137,7 +137,12 @@ class Estimate:
         if self.limit_usd is None:
             return f"{at_most}; no cap is set ([caps] in servefit.toml)."
         left = max(self.limit_usd - self.spent_usd, 0.0)
-        return f"{at_most}; of the cap of ${self.limit_usd:.2f} a {self.period} ${self.spent_usd:.4f} is used, ${left:.4f} is left."
+        return f"{at_most}; of the cap of {_whole_cents(self.limit_usd)} a {self.period} ${self.spent_usd:.4f} is used, ${left:.4f} is left."
+
+
+def _whole_cents(usd: float) -> str:
+    """Dollars and cents, with more places where a cap has a part of a cent."""
+    return f"${usd:.2f}" if round(usd, 2) == usd else f"${usd:.4f}"
 
 
 class Guard:
@@ -179,6 +184,8 @@ class Guard:
             for period in ("run", "day", "month")
         }
         self._open: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
+        """What each open request would cost if all went as asked."""
         self._more = 1.0
         """How many times a reservation has turned out too small (a chat template, a tokenizer): the next ones are larger."""
         self._prefix = f"{secrets.token_hex(6)}/"  # row ids repeat from run to run
@@ -209,9 +216,11 @@ class Guard:
 
     def may_send(self, key: str, *, isl: int, osl: int) -> bool:
         """Reserve one request's worst case under `key`; False where it would pass a cap: then do not send it."""
-        usd = worst_usd(self.price, isl=isl, osl=osl) * self._more
+        asked = worst_usd(self.price, isl=isl, osl=osl)
+        usd = asked * self._more
         if any(self._spent[period] + usd > limit for period, limit in self.limits.by_period().items()):
             return False
+        self._asked[key] = asked
         self._note(key, usd, "reserved")
         return True
 
@@ -229,11 +238,11 @@ class Guard:
         else:
             written = osl if osl is not None else len(row.token_s) if row.chunk_s else (row.osl_asked or 0)
             usd = by_tokens(Shape(isl=isl, osl=written, cached_tok=min(row.cached_tok or 0, isl)), self.price).usd
-        expected = self._open.get(key)
-        if expected is None and row.isl_asked and row.osl_asked:  # a warm-up: nothing was reserved for it
-            expected = worst_usd(self.price, isl=row.isl_asked, osl=row.osl_asked) * self._more
-        if expected:
-            self._more = max(self._more, self._more * usd / expected)
+        asked = self._asked.pop(key, None)
+        if asked is None and row.isl_asked and row.osl_asked:  # a warm-up: nothing was reserved for it
+            asked = worst_usd(self.price, isl=row.isl_asked, osl=row.osl_asked)
+        if asked:
+            self._more = max(self._more, usd / asked)
         self._note(key, usd, "settled")
         return usd
 

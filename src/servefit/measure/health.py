@@ -291,7 +291,7 @@ def _about_lengths(rows: Sequence[RequestRecord], header: RunHeader, workload: W
     out.extend(_about_cache(good, header, workload))
     estimated = header.load.get("prompt_source") in {"estimate", "given"}
     asked = [(row.isl_asked, row.isl) for row in good if row.isl_source == "usage" and row.isl_asked and row.isl]
-    if estimated and rows:
+    if estimated and good:
         if asked:
             ratio = sum(isl for _, isl in asked) / sum(a for a, _ in asked)
             told = f"usage says {ratio:.2f} times that"

@@ -136,10 +136,7 @@ def get_json(
     """The JSON object at `path`; None where there is none."""
     exchange = ask_once(client, endpoint._http("GET" if body is None else "POST", path, body))  # noqa: SLF001
     if exchange.failure == "refused":
-        raise CannotMeasure(
-            f"Nothing answers at {endpoint.url.origin}: {exchange.error.lower() or 'connection refused'}.",
-            hint="Start the server, or check host and port; 'servefit check' lists what answers here.",
-        )
+        raise _no_connection(endpoint.url.origin, exchange.error)
     if exchange.failure == "timeout" and not exchange.sent_ns:
         raise CannotMeasure(
             f"Nothing answers at {endpoint.url.origin} within {client.limits.connect_s:g} s.", hint="Check the address."
@@ -310,14 +307,25 @@ def told_context(endpoint: Endpoint) -> Endpoint:
     return replace(endpoint, context_tok=context)
 
 
+def _no_connection(at: str, said: str) -> CannotMeasure:
+    """Why there is no connection: nobody listens, or TLS fails with who does."""
+    if said.startswith("TLS: "):
+        return CannotMeasure(
+            f"No TLS connection to {at}: {said.removeprefix('TLS: ').lower().replace('_', ' ')}.",
+            hint="For a private certificate, name its authority's file: ca_file of the target in servefit.toml.",
+        )
+    return CannotMeasure(
+        f"Nothing answers at {at}: {said.lower() or 'connection refused'}.",
+        hint="Start the server, or check host and port; 'servefit check' lists what answers here.",
+    )
+
+
 def complain(endpoint: Endpoint, row: RequestRecord) -> None:
     """Raise CannotMeasure where the first answer shows that no other will be better."""
     at = endpoint.url.base
     said = row.error or ""
     if row.status == "refused":
-        raise CannotMeasure(
-            f"Nothing answers at {at}: {said.lower()}.", hint="Start the server, or check host and port."
-        )
+        raise _no_connection(at, said)
     if row.status == "unauthorized":
         hint = f"Is the key in {endpoint.api_key_env} the right one?" if endpoint.api_key_env else (
             "Name the variable that holds the key with --api-key-env.")  # fmt: skip
