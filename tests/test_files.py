@@ -1,6 +1,7 @@
 """Reading: what has no end or a number of thousands of digits is a sentence, not a flood of memory or a crash."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,28 @@ def test_a_link_stays_a_link(tmp_path):
     write_text(link, "1")
     write_text(link, "2")
     assert link.is_symlink() and (tmp_path / "versions" / "one.json").read_text() == "2"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_that_name_each_other_are_one_sentence(tmp_path):
+    """Neither written to nor replaced."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.symlink_to(two)
+    two.symlink_to(one)
+    for write in (check_writable, lambda path: write_text(path, "plan")):
+        with pytest.raises(ServefitError, match="one cannot be written: Too many levels of symbolic links"):
+            write(one)
+    assert one.is_symlink() and two.is_symlink() and len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no named pipes there")
+def test_a_pipe_that_somebody_reads_to_its_end_gets_everything(tmp_path):
+    """`cat pipe` ends with its first writer: asking whether it may be written is no writer."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        check_writable(pipe)
+        with pytest.raises(subprocess.TimeoutExpired):
+            reader.wait(0.5)
+        write_text(pipe, "plan")
+        assert reader.communicate(timeout=60)[0] == b"plan"

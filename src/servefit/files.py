@@ -3,6 +3,7 @@
 Inputs from people (TOML, JSON) become frozen dataclasses here, once, and every fault in them is named with its path.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -116,7 +117,7 @@ def write_bytes(path: Path, data: bytes) -> None:
             with path.open("wb") as other:
                 other.write(data)
             return
-        path = path.resolve() if path.is_symlink() else path
+        path = _named(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -135,15 +136,31 @@ def write_bytes(path: Path, data: bytes) -> None:
         ) from None
 
 
+def real(path: Path) -> Path:
+    """The path without links; unlike Path.resolve it takes links that only name each other, as they are."""
+    return Path(os.path.realpath(path))
+
+
+def _named(path: Path) -> Path:
+    """The file that a link names, there or not yet. Raises OSError where links only name each other."""
+    if not path.is_symlink():
+        return path
+    found = real(path)
+    if found.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return found
+
+
 def check_writable(path: Path) -> None:
     """Raise the ServefitError of `write_bytes` now: for what is written only after minutes of work."""
     if os.path.isdir(path):  # noqa: PTH112 - unlike Path.is_dir, it takes a name that is too long
         raise ServefitError(f"{path} is a folder, not a file.", hint="Name a file with --out.")
     try:
         if path.exists() and not path.is_file():
-            path.open("wb").close()
+            if not os.access(path, os.W_OK):  # not opened: a pipe's reader would see its end
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
-        path = path.resolve() if path.is_symlink() else path
+        path = _named(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from servefit.decide.decision import Decision, Input, Role, at, parse_decision
 from servefit.decide.findings import Finding
 from servefit.errors import ServefitError
-from servefit.files import read_bytes, read_json, sha256, write_bytes
+from servefit.files import read_bytes, read_json, real, sha256, write_bytes
 from servefit.plan.plan import Plan
 from servefit.records import content_sha256
 
@@ -79,7 +79,7 @@ def _role(path: Path) -> Role:
 
 
 def _input(role: Role, path: Path, base: Path, *, name: str = "") -> Input:
-    relative = os.path.relpath(path.resolve(), base.resolve())
+    relative = os.path.relpath(real(path), real(base))
     return Input(role=role, path=Path(relative).as_posix(), sha256=content_sha256(path), name=name)
 
 
@@ -269,10 +269,10 @@ def confined(decision: Decision, folder: Path) -> Iterator[Finding]:
             f"{folder / MANIFEST} has schema version {version}; this servefit reads up to {SCHEMA_VERSION}.",
             hint="Update servefit.",
         )
-    root = folder.resolve()
+    root = real(folder)
     named = [i.path for i in decision.front.inputs] + [str(name) for name in files]
     for name in named:
-        if climbs(name) or not (folder / name).resolve().is_relative_to(root):
+        if climbs(name) or not real(folder / name).is_relative_to(root):
             raise ServefitError(f"{folder}: '{name}' points out of the bundle.", hint="Bundle the decision again.")
     for name, recorded in files.items():
         actual = sha256(folder / name) if (folder / name).is_file() else ""

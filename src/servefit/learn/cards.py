@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from servefit.errors import ServefitError
-from servefit.files import read_text, structure
+from servefit.files import read_text, real, structure
 from servefit.learn.glossary import find_term
 from servefit.learn.numbers import Number, collect, tell
 
@@ -108,7 +108,7 @@ def _check_each(value: dict[str, Any], text: str, path: Path) -> None:
 def load_cards(decks: Sequence[Path] = ()) -> tuple[Card, ...]:
     """All built-in cards and those of `decks`; an id that stands twice is refused."""
     cards: dict[str, Card] = {}
-    for path in dict.fromkeys(p.resolve() for p in [*built_in_decks(), *decks]):
+    for path in dict.fromkeys(real(p) for p in [*built_in_decks(), *decks]):
         for card in load_deck(path):
             if card.id in cards:
                 raise ServefitError(
