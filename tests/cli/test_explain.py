@@ -62,6 +62,16 @@ def test_the_working_of_a_run_adds_up(tmp_path: Path):
     assert "20 x 30.0 ms = 600 ms" in out
     assert "100 ms + 600 ms = 700 ms" in out
     assert "again, after one change" in out
+    assert "from here on" not in out
+
+
+def test_the_working_says_which_request_it_is_about(tmp_path: Path):
+    """The median wait and the median TTFT may be two requests: then the working says where it changes from one to the other."""
+    waits = [(0.1, 0.09), (0.2, 0.01), (0.3, 0.02)]  # whole waits of 1.9, 0.4 and 0.7 s: the third is in the middle
+    save_run(by_hand([stream(i, i * 9.0, t, [g] * 20) for i, (t, g) in enumerate(waits)]), tmp_path / "run")
+    out = call(str(tmp_path / "run"), "--show-work")
+    assert "300 ms + 400 ms = 700 ms" in out
+    assert "from here on: the request with the median TTFT (200 ms, gap 10.0 ms)" in out
 
 
 def test_bare_numbers_are_milliseconds():

@@ -174,7 +174,15 @@ def _print(found: Diagnosis, *, show_work: bool) -> None:
     _print_pictures(found)
     if show_work:
         click.echo("\nThe working:")
-        for line in found.work:
+        of_wait = found.waits[0].work
+        for line in of_wait:
+            click.echo(f"  {line.line}")
+        if found.case.seen.ttft_s != found.waits[0].ttft_s:
+            click.echo(
+                f"  from here on: the request with the median TTFT ({formulas_s(found.case.seen.ttft_s)}, "
+                f"gap {formulas_s(found.case.seen.itl_s)}); above, the one with the median of the whole wait"
+            )
+        for line in found.work[len(of_wait) :]:
             click.echo(f"  {line.line}")
         for cause in found.causes:
             click.echo(f"  {cause.code}: {plain(cause.saw)}")
