@@ -71,7 +71,7 @@ def test_the_working_says_which_request_it_is_about(tmp_path: Path):
     save_run(by_hand([stream(i, i * 9.0, t, [g] * 20) for i, (t, g) in enumerate(waits)]), tmp_path / "run")
     out = call(str(tmp_path / "run"), "--show-work")
     assert "300 ms + 400 ms = 700 ms" in out
-    assert "from here on: the request with the median TTFT (200 ms, gap 10.0 ms)" in out
+    assert "from here on: the request with the median TTFT (200 ms, gap 10.00 ms)" in out
 
 
 def test_bare_numbers_are_milliseconds():
