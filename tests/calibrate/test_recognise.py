@@ -7,7 +7,8 @@ import pytest
 from calibrate.synthetic import TRUTH, probe_like, serve
 from servefit.calibrate.calibration import Batching, Calibration
 from servefit.calibrate.recognise import recognise, server_config, settle, told
-from servefit.calibrate.words import words
+from servefit.calibrate.words import lone_ttft_s, words
+from servefit.physics.steptime import StepTime
 
 
 def probed(policy, *, seats=8, budget_tok=128, noise=0.03, seed=0):
@@ -113,3 +114,11 @@ def test_the_calibrated_server_is_simulated_as_it_ran():
     assert server_config(seen, timeout_s=0.5).timeout_s == 0.5
     unknown = server_config(Calibration(step=TRUTH))
     assert (unknown.policy, unknown.seats, unknown.kv_blocks, unknown.block_tok) == ("continuous", 1, None, 16)
+
+
+def test_a_lone_wait_in_words_is_the_simulated_one():
+    """A prompt of 1,000 tokens in pieces of 256 takes four steps, each with its constant: the sentence says what `simulate` says."""
+    step = StepTime(const_s=0.010, per_prefill_tok_s=0.0001)
+    found = Calibration(step=step, batching=Batching(policy="chunked", budget_tok=256, seats=8, confidence=1.0))
+    assert lone_ttft_s(found, 1000) == pytest.approx(4 * 0.010 + 1000 * 0.0001)
+    assert any("140 ms for 1,000 prompt tokens" in line for line in words(found))

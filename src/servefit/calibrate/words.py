@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 
-from servefit.calibrate.calibration import Calibration, coefficient
+from servefit.calibrate.calibration import Calibration, coefficient, mean_step
 from servefit.calibrate.learn import seats_of, spread_words
-from servefit.physics.steptime import StepTime, step_s
+from servefit.calibrate.recognise import server_config
+from servefit.engine.simulate import simulate
+from servefit.physics.steptime import step_s
 from servefit.units import fmt, fmt_percent, fmt_s
+from servefit.workload.requests import Request
 
 POLICY_WORDS = {
     "none": "one request at a time",
@@ -29,7 +32,7 @@ def words(calibration: Calibration) -> Iterator[str]:
         yield f"{top} together get one each every {fmt_s(together)}: {fmt(top / together)} tok/s in all, {fmt(together / alone, 1)} times the wait."
     if step.per_kv_tok_s > 0:
         yield f"Each 1,000 tokens of context cost {fmt_s(1000 * step.per_kv_tok_s)} a step and request."
-    yield _prompt_words(step, domain.prefill_tok)
+    yield _prompt_words(calibration)
     if step.change_s > 0.02 * alone:
         yield f"A step after somebody came or left takes {fmt_s(step.change_s)} longer: the engine prepares for the new size."
     batching = calibration.batching
@@ -45,15 +48,17 @@ def words(calibration: Calibration) -> Iterator[str]:
     yield _domain_words(calibration)
 
 
-def _prompt_words(step: StepTime, span: tuple[int, int] | None) -> str:
-    def ttft(tok: int) -> float:
-        front = step.front_end_s + step.front_end_per_tok_s * tok
-        return front + step_s(step, seqs=0, kv_tok=0, prefill_tok=tok, prefill_pos=tok * (tok + 1) // 2, changed=True)
-
-    low, high = span or (128, 1000)
+def _prompt_words(calibration: Calibration) -> str:
+    low, high = calibration.domain.prefill_tok or (128, 1000)
     sizes = [n for n in (128, 1000) if low <= n <= high] or [high]
-    waits = " and ".join(f"{fmt_s(ttft(n))} for {n:,} prompt tokens" for n in sizes)
-    return f"A lone request waits {waits}, of which {fmt_s(step.front_end_s)} is before the engine."
+    waits = " and ".join(f"{fmt_s(lone_ttft_s(calibration, n))} for {n:,} prompt tokens" for n in sizes)
+    return f"A lone request waits {waits}, of which {fmt_s(calibration.step.front_end_s)} is before the engine."
+
+
+def lone_ttft_s(calibration: Calibration, isl: int) -> float:
+    """Seconds that one request alone waits for its first token: what `servefit simulate` says, its prompt in the server's own pieces."""
+    asked = [Request(id=0, due_s=0.0, isl=isl, osl=1)]
+    return simulate(asked, server_config(calibration), mean_step(calibration)).ttft_s[0]
 
 
 def _domain_words(calibration: Calibration) -> str:
