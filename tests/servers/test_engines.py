@@ -336,7 +336,7 @@ def test_llamacpp_serves_the_same_file():
 @pytest.mark.parametrize("name", ["embedded", "llamacpp"])
 def test_engine_ends_with_its_parent(name):
     """When the process that started it is killed, the server and the engine behind it end too."""
-    code = f"from servefit.measure import engines; e = engines.start({name!r}); import json; print(json.dumps(e.info), flush=True); input()"
+    code = f"from servefit.servers import engines; e = engines.start({name!r}); import json; print(json.dumps(e.info), flush=True); input()"
     parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                               env={**os.environ, "PYTHONPATH": str(SRC)})  # fmt: skip
     info = json.loads(parent.stdout.readline())
