@@ -21,6 +21,7 @@ from servefit.calibrate.probes import (
     tiles,
 )
 from servefit.errors import CannotMeasure
+from servefit.physics.steptime import step_s
 
 PACE = Pace(itl_s=0.010, ttft_s={32: 0.05, 128: 0.1, 512: 0.3, 1000: 0.6})
 
@@ -108,5 +109,6 @@ def test_the_embedded_engine_is_learned(tmp_path):
     found = learn(list(runs.values()), names=list(runs), force=True)
     assert found.batching.policy == "chunked"
     assert found.step.const_s + found.step.per_seq_s > 0.001
-    assert found.step.per_prefill_tok_s > 0
+    short, long = (step_s(found.step, seqs=0, kv_tok=0, prefill_tok=n, prefill_pos=n * (n + 1) // 2) for n in (20, 120))
+    assert long > short + 100 * 1e-5, "a prompt costs time by its length, whichever coefficient carries it"
     assert found.kv_tok

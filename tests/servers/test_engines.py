@@ -386,11 +386,14 @@ def test_engine_command_stops_cleanly(how, tmp_path):
     cli = [sys.executable, "-m", "servefit", "engine"]
     with subprocess.Popen([*cli, "start", "llamacpp", "--port", "0", "--json", "--seats", "1", "--context-tok", "256"],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as command:  # fmt: skip
-        info = json.loads(command.stdout.readline())
-        listed = json.loads(subprocess.run([*cli, "list", "--json"], check=True, env=env, capture_output=True).stdout)
-        assert [e["url"] for e in listed["running"]] == [info["url"]]
-        command.send_signal(how)
-        assert command.wait(20) == 0
+        try:
+            info = json.loads(command.stdout.readline())
+            asked = subprocess.run([*cli, "list", "--json"], check=True, env=env, capture_output=True)
+            assert [e["url"] for e in json.loads(asked.stdout)["running"]] == [info["url"]]
+            command.send_signal(how)
+            assert command.wait(20) == 0
+        finally:
+            command.kill()  # or a signal that does not end it would leave the test waiting for ever
     assert gone(info["pid"])
     assert not list(tmp_path.glob("servefit/engine-*.json"))
 
