@@ -15,6 +15,7 @@ from servefit.units import (
     fmt_s,
     parse_bytes,
     parse_number,
+    parse_plain,
     parse_seconds,
     round_half_up,
 )
@@ -103,3 +104,28 @@ def test_infinity_has_no_rounding():
     """The command line turns an OverflowError into a sentence; decimal's own error is none that anybody reads."""
     with pytest.raises(OverflowError):
         round_half_up(float("inf"), 2)
+
+
+@pytest.mark.parametrize("text", ["2k", "20s", "5%", "1M", "3 /h"])
+def test_a_unit_that_is_not_known_is_never_passed_over(text):
+    """2k tokens are not 2, and 20 s are not 20 ms."""
+    with pytest.raises(ServefitError, match="has the unit"):
+        parse_plain(text, "ms", "")
+    assert parse_plain("20 ms", "ms") == parse_plain("20") == 20.0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("bill", "cap", "-n", "2", "--isl", "2k", "--osl", "2", "--price-in", "1", "--price-out", "1"),
+        ("bill", "cap", "--cap", "5k"),
+        ("bill", "cost", "--isl", "6k", "--osl", "300", "--usd-per-hour", "2k", "--capacity", "4"),
+        ("bill", "cost", "--isl", "6", "--osl", "300", "--usd-per-hour", "2", "--capacity", "4 req/h"),
+        ("experiment", "context", "http://127.0.0.1:9", "--lengths", "1k,2k"),
+        ("explain", "--ttft", "1s", "--itl", "10ms", "--isl", "100", "--osl", "10", "--prefill-rate", "8k"),
+    ],
+)
+def test_no_flag_passes_over_a_unit(cli, args):
+    """Exit code 2 and the value, instead of a figure that is a thousandth of what was meant."""
+    code, out, err = cli(*args)
+    assert (code, out) == (2, "") and "has the unit" in err

@@ -30,7 +30,7 @@ from typing import Any, Final, get_type_hints
 
 from servefit.errors import ServefitError
 from servefit.files import read_toml, structure
-from servefit.units import parse_number, parse_seconds
+from servefit.units import parse_plain, parse_seconds
 from servefit.workload.workload import Workload
 
 FILE_NAME: Final = "servefit.toml"
@@ -180,9 +180,7 @@ def _parse(text: str, kind: type, path: str, where: str) -> Any:
     if kind is str:
         return text
     try:
-        number = (
-            parse_seconds(text) if path.endswith("_s") and not path.endswith("per_s") else float(parse_number(text)[0])
-        )
+        number = parse_seconds(text) if path.endswith("_s") and not path.endswith("per_s") else parse_plain(text)
     except ServefitError as error:
         raise ServefitError(f"{where}: {error.message}", hint=error.hint) from None
     return int(number) if kind is int else number

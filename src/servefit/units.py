@@ -47,6 +47,21 @@ def parse_number(text: str) -> tuple[Decimal, str]:
     return number, match.group(2)
 
 
+def parse_plain(text: str, *units: str) -> float:
+    """The number in `text`, which has no unit or one of `units`: another would be passed over, and 2k read as 2.
+
+    >>> parse_plain("4,210"), parse_plain("2.5 req/s", "req/s")
+    (4210.0, 2.5)
+    """
+    number, unit = parse_number(text)
+    if unit and unit.lower() not in {known.lower() for known in units}:
+        raise ServefitError(
+            f"'{text}' has the unit '{unit}', which is not known here.",
+            hint=f"Write a number{f' in {units[0]}' if units else ''}, e.g. 4,210.",
+        )
+    return float(number)
+
+
 def parse_seconds(text: str, *, bare: str = "s") -> float:
     """Seconds from what people write; a bare number is in the unit `bare`. Raises ServefitError.
 

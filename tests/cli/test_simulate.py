@@ -56,6 +56,9 @@ def test_people_see_a_table_and_what_is_next():
         (["--rate", "1", "--budget-tok", "8"], "budget_tok 8 is below seats 64"),
         (["--rate", "1", "--horizon", "-2"], "--horizon is -2.0"),
         (["--trace", "nowhere.csv"], "nowhere.csv does not exist"),
+        (["--rate", "1", "--router", "magic"], "no router 'magic'"),
+        (["--rate", "1", "--policy", "dynamic", "--timeout", "nan"], "timeout_s is nan"),
+        (["--rate", "1", "--draft-tok", "999999999"], "draft_tok=999999999"),
     ],
 )
 def test_faults_are_one_sentence(args, words):

@@ -96,6 +96,15 @@ def test_stops_before_the_cap_is_passed(here: Path, url: str):
     assert "capped" in [f.code for f in run.header.findings]
 
 
+@pytest.mark.parametrize("cap", ["nan", "inf"])
+def test_a_cap_that_is_no_number_is_a_sentence(here: Path, url: str, cap):
+    """Not "of the cap of $nan": nothing is sent."""
+    configure(here, url, 100.0)
+    with pytest.raises(ServefitError, match=f"--max-usd {cap} is no cap"):
+        measure("-n", "1", "--out", "run", "--max-usd", cap)
+    assert not (here / "run").exists()
+
+
 def test_max_usd_caps_this_run(here: Path, url: str):
     """--max-usd counts instead of the settings' cap: less than the load costs is refused, nothing is sent."""
     configure(here, url, 100.0)

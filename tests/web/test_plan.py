@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from starlette.datastructures import QueryParams
 from starlette.testclient import TestClient
 
 from servefit.errors import AnswerIsNo
@@ -11,6 +12,7 @@ from servefit.web import papers, picture
 from servefit.web.app import create_app
 from servefit.web.live import Live
 from servefit.web.picture import Ask, draw
+from servefit.web.plan import chosen
 from web import folder as made
 
 HOST = "127.0.0.1:8731"
@@ -182,3 +184,12 @@ def test_written_up_it_verifies(tmp_path):
 def test_writing_from_elsewhere_is_refused(page):
     """A cross-site post writes nothing."""
     assert page.post("/plan/write", data={"seats": "8"}, headers={"origin": "http://evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize("given", ["ttft=20s", "isl=20k", "goodput=99ms"])
+def test_a_unit_is_never_passed_over(given):
+    """20 s in the address are not 20 ms: the usual value stands, with a sentence."""
+    made = chosen(QueryParams(given))
+    assert "has the unit" in made.trouble
+    assert made.values == chosen(QueryParams("")).values
+    assert not chosen(QueryParams("ttft=700ms&goodput=95%")).trouble

@@ -30,7 +30,7 @@ from servefit.bill.providers import fireworks_limit
 from servefit.cli.bill_cost import whole_tokens
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import AnswerIsNo, CannotMeasure, ServefitError
-from servefit.units import fmt, fmt_percent, parse_number
+from servefit.units import fmt, fmt_percent, parse_plain
 
 
 @click.group(name="bill")
@@ -187,7 +187,7 @@ def _usd(value: float | None, places: int = 4) -> str:
 def _positive(text: str | None, name: str) -> float | None:
     if text is None:
         return None
-    value = float(parse_number(text)[0])
+    value = parse_plain(text, "req/s", "/s") if name == "rate" else parse_plain(text)
     if value <= 0:
         raise ServefitError(f"--{name} {text} is not above zero.", hint="Leave it out where it is not known.")
     return value
@@ -325,7 +325,7 @@ def cap(  # noqa: PLR0917 - click passes them by name
     n: str | None, isl: str | None, osl: str | None, price_in: str | None, price_out: str | None,
         cap_text: str | None, as_json: bool) -> int:  # fmt: skip
     """What the spend cap leaves, what was really used, and whether a run would fit. Exit code 5: it does not."""
-    limits = Limits(usd_per_run=float(parse_number(cap_text)[0])) if cap_text else load_limits()
+    limits = Limits(usd_per_run=parse_plain(cap_text, "usd")) if cap_text else load_limits()
     if cap_text and not (limits.usd_per_run or 0) > 0:
         raise ServefitError(f"A cap of {cap_text} allows nothing.", hint="Write dollars above 0, e.g. --cap 1.50.")
     if n is not None and not whole_tokens(n, "n"):
@@ -340,7 +340,8 @@ def cap(  # noqa: PLR0917 - click passes them by name
                 "An estimate needs lengths and prices.", hint="Add --isl, --osl, --price-in and --price-out."
             )
         price = TokenPrice(
-            input_usd_per_mtok=float(parse_number(price_in)[0]), output_usd_per_mtok=float(parse_number(price_out)[0])
+            input_usd_per_mtok=parse_plain(price_in, "usd", "/mtok"),
+            output_usd_per_mtok=parse_plain(price_out, "usd", "/mtok"),
         )
         with Guard(path, price, limits) as guard:
             estimate = guard.estimate(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from servefit.bill.cost import Shape, TokenPrice, Variant
 from servefit.errors import ServefitError
-from servefit.units import parse_number
+from servefit.units import parse_number, parse_plain
 
 
 def shape_of(run: Path | None, given: Mapping[str, str | None]) -> tuple[Shape, float | None, str]:
     """The tokens of a request, what one machine serves, and how that is known; flags go before the run."""
     isl, osl, cached = (whole_tokens(given[name], name) for name in ("isl", "osl", "cached"))
-    capacity = float(parse_number(given["capacity"] or "0")[0]) or None
+    capacity = parse_plain(given["capacity"] or "0", "req/s", "/s") or None
     source = "given"
     if run is not None:
         from servefit.objectives import summarize
@@ -56,7 +56,7 @@ def token_price(given: Mapping[str, str | None]) -> TokenPrice | None:
 def hourly_price(given: Mapping[str, str | None]) -> tuple[float | None, str, str | None]:
     """US dollars an hour of one machine, its source and date: the flag's, else the cheapest on-demand price of --device."""
     if given["usd_per_hour"] is not None:
-        value = float(parse_number(given["usd_per_hour"])[0])
+        value = parse_plain(given["usd_per_hour"], "usd", "usd/h", "/h", "usd/hour", "/hour")
         if value <= 0:
             raise ServefitError(
                 f"--usd-per-hour {given['usd_per_hour']} is not above zero.", hint="Write for example 2.69."
@@ -97,7 +97,7 @@ def datasheet_capacity(
 def _price(text: str | None, name: str) -> float | None:
     if text is None:
         return None
-    value = float(parse_number(text)[0])
+    value = parse_plain(text, "usd", "usd/mtok", "/mtok")
     if value < 0:
         raise ServefitError(f"--{name} {text} is below zero.", hint="Write US dollars per million tokens, e.g. 0.15.")
     return value
@@ -108,7 +108,7 @@ def _share(text: str | None) -> float | None:
         return None
     number, unit = parse_number(text)
     value = float(number) / (100 if unit == "%" else 1)
-    if not 0 < value <= 1:
+    if unit not in ("", "%") or not 0 < value <= 1:
         raise ServefitError(f"--batch-frac {text} is no share of the usual price.", hint="Write e.g. 0.5 or 50%.")
     return value
 
@@ -117,7 +117,7 @@ def whole_tokens(text: str | None, name: str) -> int | None:
     """A whole number of tokens as typed for the flag `name`; None where it was not given. Raises ServefitError."""
     if text is None:
         return None
-    value = parse_number(text)[0]
+    value = parse_plain(text, "tokens", "tok")
     if value < 0 or value != int(value):
         raise ServefitError(f"--{name} {text} is not a number of tokens.", hint="Write a whole number, e.g. 6,200.")
     return int(value)

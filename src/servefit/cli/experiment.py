@@ -14,7 +14,7 @@ from servefit.explain.experiments import Conclusion, Pace, Trial
 from servefit.explain.pictures import bars
 from servefit.files import read_json
 from servefit.records import Run, load_run
-from servefit.units import parse_bytes, parse_number, parse_seconds
+from servefit.units import parse_bytes, parse_plain, parse_seconds
 
 if TYPE_CHECKING:
     from servefit.charts.figures import Chart
@@ -72,7 +72,7 @@ def prefix(target: str, stable_tok: int, fresh_tok: int, n: int, **given: Any) -
 @_shared
 def context(target: str, lengths: str, n: int, model: str | None, **given: Any) -> None:
     """What does a longer prompt cost, and where is the end of the context?"""
-    ladder = [int(parse_number(part)[0]) for part in lengths.split(",") if part.strip()]
+    ladder = [int(parse_plain(part, "tokens", "tok")) for part in lengths.split(",") if part.strip()]
     if len(ladder) < 2 or min(ladder) < 1:
         raise ServefitError(
             f"'{lengths}' is no ladder of prompt lengths.", hint="Write two or more: --lengths 64,256,1024."

@@ -14,7 +14,7 @@ from servefit.explain.fixes import Change, Fix, Wish
 from servefit.explain.pictures import draw_roofline, draw_strip, itl_strip, roofline_dots, waterfall
 from servefit.explain.rules import Diagnosis, diagnose_run, diagnose_typed
 from servefit.records import load_run
-from servefit.units import fmt, fmt_percent, fmt_s, parse_bytes, parse_number, parse_seconds
+from servefit.units import fmt, fmt_percent, fmt_s, parse_bytes, parse_number, parse_plain, parse_seconds
 
 
 @click.command(name="explain")
@@ -110,7 +110,7 @@ def _seconds(text: str | None) -> float | None:
 def _rate(text: str | None) -> float | None:
     if text is None:
         return None
-    value = float(parse_number(text.removesuffix("tok/s").rstrip())[0])
+    value = parse_plain(text, "tok/s")
     if value <= 0:
         raise ServefitError(
             f"A rate of '{text}' is not above zero.", hint="Write the prompt tokens read a second, e.g. 8,000."

@@ -156,7 +156,7 @@ def cards_command(folder: Path, decks: tuple[Path, ...], as_json: bool, anki: Pa
 def example_command(name: str | None, inputs: tuple[str, ...], as_json: bool) -> None:
     """A worked example, step by step, with your numbers in place of its own."""
     from servefit.learn.worked import all_examples, work
-    from servefit.units import parse_number
+    from servefit.units import parse_plain
 
     examples = {e.id: e for e in all_examples()}
     if name is None:
@@ -170,13 +170,13 @@ def example_command(name: str | None, inputs: tuple[str, ...], as_json: bool) ->
     if name not in examples:
         raise ServefitError(f"There is no example '{name}'.", hint=f"Examples: {', '.join(examples)}.")
     example = examples[name]
-    given = {g.name for g in example.given}
+    given = {g.name: g.unit for g in example.given}
     values: dict[str, float] = {}
     for text in inputs:
         key, _, number = text.partition("=")
         if key not in given:
             raise ServefitError(f"'{key}' is no input of '{name}'.", hint=f"Inputs: {', '.join(sorted(given))}.")
-        values[key] = float(parse_number(number)[0])
+        values[key] = parse_plain(number, given[key])
     done = work(example, values)
     if as_json:
         emit_json(

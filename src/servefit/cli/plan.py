@@ -246,6 +246,8 @@ def _goodput(text: str) -> dict[str, Any]:
         return {"goodput_req_per_s": value, "goodput_frac": None}
     if unit == "%":
         value /= 100
+    elif unit:
+        raise ServefitError(f"--goodput {text} is no share.", hint="Write 99% for a share, or 4.5/s for a rate.")
     if value > 1:
         raise ServefitError(f"--goodput {text} is a share above 1.", hint="Write 99% for a share, or 4.5/s for a rate.")
     return {"goodput_frac": value, "goodput_req_per_s": None}

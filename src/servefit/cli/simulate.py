@@ -204,9 +204,10 @@ def run_one(
     labels: dict[str, Any],
 ) -> "Run":
     from servefit import __version__
-    from servefit.engine.fleet import simulate_fleet_run
+    from servefit.engine.fleet import check_router, simulate_fleet_run
     from servefit.engine.simulate import simulate_run
 
+    check_router(given["router"])
     if given["replicas"] == 1:
         return simulate_run(workload, config, step, horizon_s=horizon_s, tool_version=__version__, **labels)
     return simulate_fleet_run(

@@ -1,5 +1,6 @@
 """Spend caps for every command that measures: the price found, the estimate made, each request counted."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +34,8 @@ def capped(
     if not endpoint.paid and max_usd is None:
         yield options
         return
+    if max_usd is not None and not math.isfinite(max_usd):
+        raise ServefitError(f"--max-usd {max_usd} is no cap.", hint="Write US dollars, e.g. 1.50.")
     from servefit.bill.caps import Guard, ledger_path
     from servefit.bill.config import load_limits
     from servefit.workload.arrivals import schedule

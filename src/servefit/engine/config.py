@@ -53,6 +53,10 @@ class EngineConfig:
     """With "priority", `Request.priority` comes before the time of arrival; the lower is served first."""
 
 
+MAX_DRAFT_TOK = 1000
+"""Far more than any draft model is asked for."""
+
+
 def check_config(config: EngineConfig) -> None:
     """Raise ServefitError, with the value, where an engine could not run with these settings."""
     if config.policy not in POLICY_NAMES:
@@ -75,5 +79,7 @@ def check_config(config: EngineConfig) -> None:
             hint="Raise budget_tok, or lower seats.",
         )
     spec = config.speculation
-    if spec and not (spec.draft_tok >= 1 and 0 <= spec.accept_frac <= 1 and spec.draft_s >= 0):
-        raise ServefitError(f"{spec} cannot be.", hint="draft_tok is at least 1, accept_frac between 0 and 1.")
+    if spec and not (1 <= spec.draft_tok <= MAX_DRAFT_TOK and 0 <= spec.accept_frac <= 1 and spec.draft_s >= 0):
+        raise ServefitError(
+            f"{spec} cannot be.", hint=f"draft_tok is from 1 to {MAX_DRAFT_TOK:,}, accept_frac between 0 and 1."
+        )

@@ -146,6 +146,12 @@ def simulate_fleet_run(
     return run_of(rows, asked, workload, config, step, horizon_s=horizon_s, engine=engine, **header)
 
 
+def check_router(router: str) -> None:
+    """Raise ServefitError where there is no such router."""
+    if router not in ROUTERS:
+        raise ServefitError(f"There is no router '{router}'.", hint=f"One of {', '.join(ROUTERS)}.")
+
+
 MAX_REPLICAS = 10_000
 """Each is simulated; more are memory without end."""
 
@@ -154,8 +160,7 @@ def _check(config: EngineConfig, replicas: int, router: str, disaggregation: Dis
     check_config(config)
     if not 1 <= replicas <= MAX_REPLICAS:
         raise ServefitError(f"replicas is {replicas:.6g}.", hint=f"From 1 to {MAX_REPLICAS:,}.")
-    if router not in ROUTERS:
-        raise ServefitError(f"There is no router '{router}'.", hint=f"One of {', '.join(ROUTERS)}.")
+    check_router(router)
     if disaggregation is None:
         return
     if not 1 <= disaggregation.prefill_replicas < replicas:

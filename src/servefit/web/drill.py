@@ -13,7 +13,7 @@ from servefit.learn.glossary import all_terms, find_term
 from servefit.learn.numbers import collect, tell
 from servefit.learn.review import RATINGS, Review, append, next_card, read_log
 from servefit.learn.worked import all_examples, all_sayings, work
-from servefit.units import parse_number
+from servefit.units import parse_plain
 from servefit.web.desk import desk_of
 from servefit.web.overview import typed_numbers
 
@@ -97,7 +97,7 @@ async def example(request: Request) -> Response:
         text = request.query_params.get(given.name, "")
         if text:
             try:
-                inputs[given.name] = float(parse_number(text)[0])
+                inputs[given.name] = parse_plain(text, given.unit)
             except ServefitError as trouble:
                 error = trouble
     try:

@@ -19,7 +19,7 @@ from servefit.facts.precisions import PRECISIONS
 from servefit.plan.bases import THIS_MACHINE
 from servefit.plan.edges import show
 from servefit.plan.spec import GivenDevice
-from servefit.units import parse_number
+from servefit.units import parse_plain
 from servefit.web import papers
 from servefit.web.desk import Desk, desk_of
 from servefit.web.picture import Ask, Picture, draw
@@ -95,7 +95,7 @@ def chosen(given: QueryParams) -> Chosen:
         value = s.usual
         if text.strip():
             try:
-                value = float(parse_number(text)[0])
+                value = parse_plain(text, s.unit)
                 if not s.low <= value <= s.high:
                     raise ServefitError(f"{s.label} is {text}; it goes from {s.low:g} to {s.high:g} {s.unit}.")
             except ServefitError as error:
