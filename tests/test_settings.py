@@ -150,7 +150,7 @@ def test_config_command(tmp_path):
 
     def run(*words):
         command = [sys.executable, "-m", "servefit", "config", *words]
-        env = {**os.environ, "PYTHONPATH": str(Path(settings.__file__).parents[2])}
+        env = {**os.environ, "PYTHONPATH": str(Path(settings.__file__).parents[1])}
         return subprocess.run(command, check=False, capture_output=True, text=True, env=env)
 
     shown = json.loads(run("show", "--origin", "--json").stdout)
