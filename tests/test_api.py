@@ -52,6 +52,13 @@ def test_decision_from_python(tmp_path):
     assert "Half of the users" in (tmp_path / "decision.md").read_text(encoding="utf-8")
 
 
+def test_a_plan_in_memory_is_one_sentence(tmp_path):
+    """A decision is bound to a file: a Plan object is told to be saved first."""
+    with pytest.raises(servefit.api.ServefitError, match="a plan in memory") as caught:
+        servefit.write_decision(servefit.load_plan(GOLDEN), tmp_path / "decision.md")
+    assert "save_plan" in caught.value.hint
+
+
 def test_notebook_runs(tmp_path, monkeypatch, capsys):
     """The code cells of docs/notebook.ipynb run in order, and what they print is what stands in the notebook."""
     notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text(encoding="utf-8"))

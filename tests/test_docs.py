@@ -10,6 +10,7 @@ import sys
 import tomllib
 from itertools import zip_longest
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -117,6 +118,28 @@ def test_cheap_command_runs(case, folder, cli, monkeypatch):
         assert cli("decide", "decision.md", "--bundle", "decision.zip")[0] == 0
     code, out, err = cli(*words)
     assert code == 0 or (code == 5 and out), f"{code}\n{out}\n{err}"
+
+
+def test_engines_of_the_docs_are_what_the_engine_takes():
+    """Each `engine start embedded` of the docs passes the engine's own check: seats, and a budget that its policy uses.
+
+    The tutorial has one for every policy that its own plan may pick, so that no machine's decision is without its command.
+    """
+    from servefit.servers.engines import _config, find_engine
+
+    kind, head, shown = find_engine("embedded"), SimpleNamespace(metadata={}), set()
+    for page, words in COMMANDS:
+        if words[:3] != ("engine", "start", "embedded"):
+            continue
+        command = main.get_command(click.Context(main), "engine").commands["start"]
+        said = command.make_context("start", list(words[2:])).params
+        known = {
+            name: said.get(name) for name in ("policy", "seats", "budget_tok", "context_tok", "timeout_s", "kv_tok")
+        }
+        _config(kind, Path("model"), head, port=1, prefix_cache=False, threads=None, speculation=None, **known)
+        shown |= {said["policy"]} if page == "docs/tutorial.md" else set()
+    plan = next(tomllib.loads(b) for k, b in FENCE.findall((DOCS / "tutorial.md").read_text("utf-8")) if k == "toml")
+    assert set(plan["policies"]) <= shown
 
 
 def test_something_was_found():

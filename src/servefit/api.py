@@ -13,6 +13,7 @@ from servefit import __version__
 from servefit.decide.choice import choose
 from servefit.decide.verify import Report, verify
 from servefit.engine.config import EngineConfig
+from servefit.errors import ServefitError
 from servefit.facts.devices import Device, find_device
 from servefit.facts.models import ModelShape, find_model
 from servefit.objectives import Summary, Targets, summarize
@@ -102,18 +103,25 @@ def write_decision(
     status: str = "proposed",
     date: dt.date | None = None,
 ) -> tuple[str, ...]:
-    """Write the decision file `out` from the plan file `plan`; returns notes on inputs that could not be found.
+    """Write the decision file `out` from the plan file `plan`; returns notes on missing inputs and on what `runs` say little of.
 
-    Every number in it is bound to the plan, or to one of the measured `runs`. `candidate` is a part of a
+    Every number in it is bound to the plan, or to one of the measured `runs`; a run of another policy or batch limit, a
+    simulated and an invalid one raise CannotMeasure, as they do for `verify --against`. `candidate` is a part of a
     configuration's id (None: the plan's own pick); `despite` says why one that does not pass is taken; `assume` holds
     your own assumptions. `date` is today where it is None. Writes over a file that is there.
     """
+    from servefit.decide.against import refuse_unfit
     from servefit.decide.bundle import inputs_of, name_runs
     from servefit.decide.quantities import Ledger, Measured
     from servefit.decide.sections import Choices
     from servefit.decide.writeup import write
     from servefit.files import write_text
 
+    if isinstance(plan, Plan):
+        raise ServefitError(
+            "A decision is bound to a plan's file, and this is a plan in memory.",
+            hint='Write it first: save_plan(plan, "plan.json"), then write_decision("plan.json", ...).',
+        )
     plan, out = Path(plan), Path(out)
     known = load_plan(plan)
     chosen = choose(known, candidate, despite=despite)
@@ -130,4 +138,4 @@ def write_decision(
         own=tuple(assume),
     )
     write_text(out, write(ledger, inputs, choices))
-    return notes
+    return (*notes, *(f"{run.label}: {note}" for run in measured for note in refuse_unfit(ledger, run)))

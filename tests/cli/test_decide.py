@@ -127,6 +127,37 @@ def test_what_cannot_be_is_one_sentence_and_nothing_is_written(here, call, args,
     assert sorted(p.name for p in here.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (
+            {"engine": {"policy": "static", "seats": 16}},
+            "ran with policy static, the decision is chunked: it says nothing",
+        ),
+        ({"engine": {"policy": "chunked", "seats": 8}}, "ran with seats 8, the decision is 16: it says nothing"),
+        ({"kind": "simulated"}, "is a simulated run"),
+        ({"verdict": "invalid"}, "is not valid"),
+    ],
+)
+def test_a_run_of_something_else_is_not_set_beside_it(here, call, header, said):
+    """What `verify --against` refuses, `decide --run` refuses with the same sentence, and writes nothing."""
+    make_run(here / "other", **header)
+    code, out, err = call("decide", "plan.json", "--run", "other")
+    assert (code, out, said in err) == (3, "", True), err
+    assert not (here / "decision.md").exists()
+
+
+def test_a_run_that_says_little_is_set_beside_it_with_notes(here, call):
+    """Lighter, suspect, of another workload: said on the terminal and under the table, in a decision that verifies."""
+    make_run(here / "light", every_s=1.0, workload_sha256="other", verdict="suspect")
+    code, out, _ = call("decide", "plan.json", *OWN, "--run", "light")
+    text = (here / "decision.md").read_text().partition("### Predicted and measured")[2].partition("## Assumptions")[0]
+    assert code == 0
+    for said in ("a lighter load confirms nothing", "suspect by its own findings", "workload is not the plan's"):
+        assert said in text and f"note: run light: {said}"[:16] in out and said in out
+    assert call("verify", "decision.md")[0] == 0
+
+
 def test_an_edited_decision_is_not_overwritten(here, call):
     """A second decide is refused without --force; a report and a bundle of the edited file can be made."""
     call("decide", "plan.json", *OWN)

@@ -1,9 +1,13 @@
 """The decision file: front matter, sections, bindings and bare numbers."""
 
+from dataclasses import replace
+
 import pytest
 
-from decide.case import make_case
+from decide.case import make_case, make_plan
 from servefit.decide.decision import load_decision, numbers_in, parse_decision
+from servefit.decide.quantities import Ledger
+from servefit.decide.sections import Choices, Page
 from servefit.errors import ServefitError
 
 FRONT = """---
@@ -148,3 +152,20 @@ def test_numbers_in_a_sentence_come_with_their_unit():
     """A unit is taken along, another word is not."""
     found = [w.text for _, w in numbers_in("Answers of 256 tokens, 1.5 times as long at 4.5 req/s and 20% of p99")]
     assert found == ["256 tokens", "1.5", "4.5 req/s", "20%"]
+
+
+def test_a_policy_of_whole_prompts_has_no_token_budget(tmp_path):
+    """A server of whole prompts refuses a budget below the context, so the decision names none unless several were tried."""
+    plan = make_plan(tmp_path)
+    choices = Choices(date="2026-11-30", tool_version="0")
+
+    def said(policy: str, *budgets: int) -> str:
+        known = replace(plan, candidates=tuple(
+            replace(c, policy=policy, budget_tok=budgets[i % len(budgets)]) for i, c in enumerate(plan.candidates)
+        ))  # fmt: skip
+        ledger = Ledger(plan=known, candidate=known.candidates[0])
+        return "\n".join(Page(ledger=ledger, choices=choices).decision())
+
+    assert "token budget of a step" in said("chunked", 256)
+    assert not [p for p in ("none", "static", "dynamic", "continuous") if "<!--budget-->" in said(p, 256)]
+    assert "whole prompts that share a step | 256 tok<!--budget-->" in said("static", 256, 2048)

@@ -17,7 +17,13 @@ from servefit.errors import ServefitError
     "--candidate", "candidates", multiple=True, metavar="ID", help="Which configuration; default: the plan's pick."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The file to write; default decision.md beside the plan.")
-@click.option("--run", "runs", multiple=True, type=click.Path(path_type=Path), help="A measured run to set beside it.")
+@click.option(
+    "--run",
+    "runs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A measured run of the decided policy and seats to set beside it.",
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Also a report: one page that needs nothing else.")
 @click.option("--figures", type=click.Path(path_type=Path), help="Also the report's figures, as SVG files in a folder.")
 @click.option("--bundle", type=click.Path(path_type=Path), help="Also everything it rests on, as a folder or a .zip.")
@@ -102,6 +108,7 @@ def _also(path: Path, said: dict[str, Any]) -> None:
 
 def _say(path: Path, said: dict[str, Any], notes: tuple[str, ...]) -> None:
     from servefit.decide.prose import spelled
+    from servefit.decide.quantities import names_budget
     from servefit.decide.verify import verify
 
     report = verify(path)
@@ -114,7 +121,10 @@ def _say(path: Path, said: dict[str, Any], notes: tuple[str, ...]) -> None:
             "decision": path,
             "status": report.decision.front.status,
             "candidate": ledger.candidate.id,
-            "configuration": {name: ledger.value(name) for name in axes},
+            "configuration": {
+                name: ledger.value(name) if name != "budget" or names_budget(ledger.plan, ledger.candidate) else None
+                for name in axes
+            },
             "verdict": ledger.value("verdict"),
             "checks": ledger.candidate.checks,
             "bound": report.checked,

@@ -177,6 +177,14 @@ def group_id(candidate: Candidate) -> str:
     return "/".join(part for part in candidate.id.split("/") if not part.startswith("seats"))
 
 
+def names_budget(plan: Plan, candidate: Candidate) -> bool:
+    """Whether a decision names the token budget: a server that computes whole prompts has none to set.
+
+    Where the plan tried several, they tell its configurations apart all the same.
+    """
+    return candidate.policy == "chunked" or len({c.budget_tok for c in plan.candidates}) > 1
+
+
 def plain_names(candidate: Candidate) -> tuple[tuple[str, Value, str], ...]:
     """A configuration's axes as (name, value, dimension)."""
     c = candidate

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from servefit.decide.against import MARK
+from servefit.decide.against import MARK, refuse_unfit
 from servefit.decide.decision import numbers_in
 from servefit.decide.prose import aside, flat, sentence, shortened, spelled, table, word
-from servefit.decide.quantities import PERCENTILES, Ledger, Quantity, check_label, group_id, verdict
+from servefit.decide.quantities import PERCENTILES, Ledger, Quantity, check_label, group_id, names_budget, verdict
 from servefit.decide.written import Written, agrees
 from servefit.plan.plan import Assumption, Candidate, Check, Plan
 
@@ -77,7 +77,7 @@ class Page:
             ("model", "model"),
             ("precision of the weights", "precision"),
             ("bits of a KV value", "kv_bits"),
-            ("token budget of a step", "budget"),
+            *([(said, "budget")] if (said := self._budget(c)) else []),
             ("devices per replica", "tp"),
             ("replicas", "replicas"),
         ]
@@ -90,6 +90,12 @@ class Page:
                 + " at this load."
             )
             yield ""
+
+    def _budget(self, c: Candidate) -> str:
+        """What the budget is to the policy; nothing where a server of whole prompts is not told any."""
+        if not names_budget(self.ledger.plan, c):
+            return ""
+        return "token budget of a step" if c.policy == "chunked" else "tokens of the whole prompts that share a step"
 
     def _spread_out(self, c: Candidate) -> str:
         out = "" if c.replicas == 1 else f", as {self.b('replicas')} replicas"
@@ -212,7 +218,7 @@ class Page:
             "goodput.share",
         )
         for run in self.ledger.runs:
-            scope = f"run/{run.name}"
+            scope, notes = f"run/{run.name}", refuse_unfit(self.ledger, run)
             yield f"Run {word(run.name)}, {self.b(f'{scope}#n')} requests:"
             yield ""
             rows = [
@@ -221,6 +227,8 @@ class Page:
                 if self.ledger.find(name) and self.ledger.find(f"{scope}#{name}")
             ]
             yield from table(("figure", "predicted", "measured", "measured - predicted"), rows)
+            yield from (f"- Note: {word(note)}" for note in notes)
+            yield from [""] if notes else []
 
     # --- assumptions
 
