@@ -117,12 +117,7 @@ def write_decision(
     from servefit.decide.writeup import write
     from servefit.files import write_text
 
-    if isinstance(plan, Plan):
-        raise ServefitError(
-            "A decision is bound to a plan's file, and this is a plan in memory.",
-            hint='Write it first: save_plan(plan, "plan.json"), then write_decision("plan.json", ...).',
-        )
-    plan, out = Path(plan), Path(out)
+    plan, out = _plan_file(plan), Path(out)
     known = load_plan(plan)
     chosen = choose(known, candidate, despite=despite)
     named = name_runs(tuple(Path(run) for run in runs))
@@ -139,3 +134,13 @@ def write_decision(
     )
     write_text(out, write(ledger, inputs, choices))
     return (*notes, *(f"{run.label}: {note}" for run in measured for note in refuse_unfit(ledger, run)))
+
+
+def _plan_file(plan: object) -> Path:
+    if isinstance(plan, Plan):
+        raise ServefitError(
+            "A decision is bound to a plan's file, and this is a plan in memory.",
+            hint='Write it first: save_plan(plan, "plan.json"), then write_decision("plan.json", ...).',
+        )
+    assert isinstance(plan, str | Path), "a plan's file is named by a path"
+    return Path(plan)
