@@ -178,6 +178,19 @@ def test_resume_goes_on_where_it_stopped(server: TrapServer, tmp_path: Path):
     assert run == load_run(tmp_path / "run")
 
 
+def test_resume_does_not_wash_a_verdict(server: TrapServer, tmp_path: Path):
+    """What made the earlier rows suspect still does: they are in the figures."""
+    target = find_endpoint(f"{server.url}/plain", model="m")
+    options = Options(out=tmp_path / "run", probe=False)
+    measure(target, LOAD, options)
+    path = tmp_path / "run" / "run.json"
+    header = json.loads(path.read_text())
+    busy = {"code": "busy_machine", "level": "suspect", "message": "Busy.", "hint": ""}
+    path.write_text(json.dumps(header | {"findings": [busy], "verdict": "suspect"}))
+    run = measure(target, LOAD, replace(options, resume=True))
+    assert run.header.verdict == "suspect" and "busy_machine" in [f.code for f in run.header.findings]
+
+
 def test_resume_asks_again_for_what_was_cut_off_before_other_rows_ended(server: TrapServer, tmp_path: Path):
     """Several clients do not stop at one moment: a cut-off row may stand before others', and is not kept beside its answer."""
     target = find_endpoint(f"{server.url}/plain", model="m")

@@ -25,6 +25,7 @@ from servefit.measure.run import (
     physics_of,
     prepare,
     refuse_second,
+    said_before,
     with_findings,
 )
 from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
@@ -98,6 +99,7 @@ def measure_from_many(endpoint: Endpoint, workload: Workload, options: Options, 
         kept = Kept(iter_rows(options.out))
         final = judge(kept.run(header), shares, workload, interrupted=not finished)
         final = with_findings(final, physics_of(kept.run(final), known.endpoint, options))
+        final = with_findings(final, said_before(options, final))
         writer.finish(final, finished=finished)
     if not finished:
         raise KeyboardInterrupt
@@ -244,6 +246,8 @@ def _together(findings: Sequence[Sequence[Finding]]) -> list[Finding]:
 
 def _about_clocks(shares: Sequence[Share]) -> list[Finding]:
     compared = [(s.before, s.after) for s in shares if s.before is not None and s.after is not None]
+    if not shares:  # all of it was there already
+        return []
     if not compared:
         return [
             Finding(code="many_clients", level="note", message=f"{len(shares)} clients on this machine, by one clock.")

@@ -12,7 +12,8 @@ from typing import Any
 
 from servefit import __version__
 from servefit.errors import ServefitError
-from servefit.measure.health import judge_run, worst
+from servefit.files import read_json
+from servefit.measure.health import CLIENT_CODES, judge_run, worst
 from servefit.measure.kept import Kept
 from servefit.measure.load import Load, Options, Prepared, Progress
 from servefit.measure.overhead import own_overhead
@@ -35,6 +36,7 @@ from servefit.records import (
     Run,
     RunHeader,
     RunWriter,
+    header_from_json,
     iter_rows,
     load_run,
     refuse_used,
@@ -107,6 +109,7 @@ def measure(
             final = replace(final, findings=(*final.findings, word))
         if options.until is not None:
             final = replace(final, findings=(*final.findings, options.until.finding()))
+        final = with_findings(final, said_before(options, final))
         final = replace(final, finished=not interrupted)
         writer.finish(final, finished=not interrupted)
     if interrupted:
@@ -186,6 +189,16 @@ def with_findings(header: RunHeader, found: Sequence[Finding]) -> RunHeader:
     """The header with more findings, its verdict the worst of all."""
     findings = (*header.findings, *found)
     return replace(header, findings=findings, verdict=worst(findings))
+
+
+def said_before(options: Options, header: RunHeader) -> list[Finding]:
+    """What a resumed run's header had against its client: the rows that it was about are still there."""
+    if not options.resume:
+        return []
+    path = options.out / "run.json"
+    now = {finding.code for finding in header.findings}
+    old = header_from_json(read_json(path), path).findings
+    return [f for f in old if f.code in CLIENT_CODES and f.level != "note" and f.code not in now]
 
 
 def physics_of(run: Run, endpoint: Endpoint, options: Options) -> list[Finding]:
