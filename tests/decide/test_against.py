@@ -3,7 +3,7 @@
 import pytest
 
 from decide.case import make_case, make_run
-from servefit.decide.against import evaluate_on, expressions, hold, vocabulary
+from servefit.decide.against import evaluate_on, expressions, hold, prediction_said, vocabulary
 from servefit.decide.decision import Checked, parse_decision, recorded
 from servefit.decide.verify import verify
 from servefit.errors import CannotMeasure, ServefitError
@@ -76,6 +76,20 @@ def test_a_fast_run_confirms_and_a_slow_one_overturns(report, tmp_path):
     assert {name: value for name, value, _ in bad.outcomes[0].values}["ttft.p99"] == pytest.approx(0.51)
     [pair] = [p for p in bad.pairs if p.name == "ttft.p99"]
     assert (pair.predicted, round(pair.gap_frac, 3)) == (0.21, round(0.51 / 0.21 - 1, 3))
+
+
+def test_a_decision_can_stand_where_its_prediction_does_not(report, tmp_path):
+    """No target is missed, yet what was measured lies outside the check's interval: both are said, in one sentence."""
+    interval = report.ledger.candidate.check("ttft").interval
+    assert interval[1] < 0.49
+    make_run(tmp_path / "slow", ttft_s=0.49)
+    make_run(tmp_path / "as-said", ttft_s=sum(interval) / 2)
+    slow, fine = (hold(report.decision, report.ledger, tmp_path / name) for name in ("slow", "as-said"))
+    assert (slow.result, "ttft.p99" in slow.outside, "ttft.p99" in fine.outside) == ("confirmed", True, False)
+    assert {p.name: p.interval for p in slow.pairs}["ttft.p99"] == interval
+    said = prediction_said(slow)
+    assert said.startswith("The decision stands, the prediction does not: ") and "p99 TTFT is 490 ms, expected " in said
+    assert "p99 TTFT" not in prediction_said(fine)
 
 
 @pytest.mark.parametrize(

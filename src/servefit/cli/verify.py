@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from servefit.cli.show import emit_json, plain, table
-from servefit.decide.against import Held, hold
+from servefit.decide.against import Held, expected_said, hold, prediction_said
 from servefit.decide.decision import parse_decision
 from servefit.decide.findings import Finding
 from servefit.decide.verify import Report
@@ -41,7 +41,8 @@ def command(files: tuple[Path, ...], *, rerun: bool, against: Path | None, fix: 
     """Does every number in a decision still hold? Recomputed from its plan and runs, offline.
 
     FILE is a decision.md, a bundle's folder, or a bundle's zip. --against writes what RUN says into the file: overturned,
-    or one more confirmation; a run that asked for less than the plan can overturn and not confirm. Ends with 0 where all holds,
+    or one more confirmation (no target missed); a run that asked for less than the plan can overturn and not confirm. Figures outside
+    what was predicted are named: a decision can stand where its prediction does not. Ends with 0 where all holds,
     3 where RUN leaves it open, 4 where something does not hold, 5 where it is overturned.
     """
     done = [_verify(path, again=rerun, against=against, fix=fix) for path in files]
@@ -158,10 +159,16 @@ def _print(path: Path, one: _Done, style: str) -> None:
 
 def _print_held(held: Held, status: str) -> None:
     rows = [
-        (p.name, show(p.predicted, p.dim), show(p.measured, p.dim), show(p.gap_frac, "frac", signed=True))
+        (
+            p.name,
+            show(p.predicted, p.dim),
+            expected_said(p),
+            show(p.measured, p.dim),
+            show(p.gap_frac, "frac", signed=True),
+        )
         for p in held.pairs
     ]
-    table(("figure", "predicted", "measured", "measured - predicted"), rows, right=(1, 2, 3))
+    table(("figure", "predicted", "expected", "measured", "measured - predicted"), rows, right=(1, 2, 3, 4))
     for outcome in held.outcomes:
         used = ", ".join(f"{name} = {show(value, dim)}" for name, value, dim in outcome.values)
         click.echo(plain(f"{outcome.expression}: {'met' if outcome.holds else 'not met'} ({used})"))
@@ -173,6 +180,8 @@ def _print_held(held: Held, status: str) -> None:
         "open": "neither confirmed nor overturned by",
     }
     click.echo(plain(f"The decision is {verdict[held.result]} {held.run}."))
+    if said := prediction_said(held):
+        click.echo(plain(said))
     if status == "overturned" and held.result == "confirmed":
         click.echo("It stays overturned: an earlier run did that. Plan again with what was measured.")
 

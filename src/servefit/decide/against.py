@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -186,9 +187,18 @@ class Pair:
     name: str
     dim: str
     predicted: float | None
+    interval: tuple[float, float] | None
+    """What was expected: the check's interval, over schedules and the step's error; None where the plan has none."""
     measured: float | None
     gap_frac: float | None
     """(measured - predicted) / predicted; None where one of them was not observed."""
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether what was measured lies outside what was expected."""
+        if self.interval is None or self.measured is None:
+            return False
+        return not self.interval[0] <= self.measured <= self.interval[1]
 
 
 Result = Literal["confirmed", "overturned", "open"]
@@ -210,6 +220,8 @@ class Held:
     result: "Result"
     outcomes: tuple[Outcome, ...]
     pairs: tuple[Pair, ...]
+    outside: tuple[str, ...]
+    """Names of the pairs that lie outside what was expected: a decision can stand on a prediction that does not."""
     notes: tuple[str, ...]
     """How far the run speaks about the decision."""
 
@@ -227,11 +239,13 @@ def hold(decision: Decision, ledger: Ledger, folder: Path) -> Held:
     wider = replace(ledger, runs=(*ledger.runs, measured), _scopes={})
     notes = refuse_unfit(wider, measured)
     outcomes = hold_against(decision, wider, measured)
+    pairs = tuple(_pairs(wider, measured))
     return Held(
         run=str(folder),
         result=result_of(outcomes, ledger.plan, measured.run),
         outcomes=outcomes,
-        pairs=tuple(_pairs(wider, measured)),
+        pairs=pairs,
+        outside=tuple(p.name for p in pairs if p.is_outside),
         notes=notes,
     )
 
@@ -247,17 +261,59 @@ def _elsewhere(header: RunHeader, decided: Candidate) -> Iterator[str]:
 
 
 def _pairs(ledger: Ledger, measured: Measured) -> Iterator[Pair]:
-    scope = f"run/{measured.name}"
-    for name in COMPARED:
+    scope, intervals = f"run/{measured.name}", _intervals(ledger)
+    for name in dict.fromkeys((*COMPARED, *intervals)):
         here, there, gap = (ledger.find(n) for n in (name, f"{scope}#{name}", f"{scope}#gap.{name}"))
         if here is not None and there is not None:
             yield Pair(
                 name=name,
                 dim=here.dim,
                 predicted=_number(here),
+                interval=intervals.get(name),
                 measured=_number(there),
                 gap_frac=_number(gap) if gap else None,
             )
+
+
+def _intervals(ledger: Ledger) -> dict[str, tuple[float, float]]:
+    """Name of a run's figure -> the interval of the check on it."""
+    targets = ledger.plan.spec.targets
+    goodput = "goodput.rate" if targets.goodput_req_per_s is not None else "goodput.share"
+    names = {n: f"{n}.p{targets.p}" for n in ("ttft", "tpot", "e2e")} | {"goodput": goodput}
+    return {names[c.name]: c.interval for c in ledger.candidate.checks if c.interval and c.name in names}
+
+
+def prediction_said(held: Held) -> str:
+    """One sentence on the figures that lie outside what was expected; nothing where none does."""
+    said = "; ".join(
+        f"{_spoken(p.name)} is {show(p.measured, p.dim)}, expected {expected_said(p)}"
+        for p in held.pairs
+        if p.is_outside
+    )
+    begin = {
+        "confirmed": "The decision stands, the prediction does not",
+        "overturned": "Nor does the prediction hold",
+        "open": "Outside what was predicted for the plan's own load",
+    }
+    return f"{begin[held.result]}: {said}." if said else ""
+
+
+def expected_said(pair: Pair) -> str:
+    """The interval in words: 2.00 s to 2.21 s, or a dash."""
+    if pair.interval is None:
+        return "-"
+    low, high = (show(v, pair.dim) if isfinite(v) else "any" for v in pair.interval)
+    return low if low == high else f"{low} to {high}"
+
+
+def _spoken(name: str) -> str:
+    """The name of a figure as people say it.
+
+    >>> _spoken("ttft.p99"), _spoken("goodput.share")
+    ('p99 TTFT', 'goodput share')
+    """
+    first, _, last = name.partition(".")
+    return f"{last} {first.upper()}" if first in ("ttft", "tpot", "e2e") else f"{first} {last}"
 
 
 def _number(quantity: Quantity) -> float | None:
