@@ -220,6 +220,17 @@ def test_plans_in_the_docs_name_what_the_catalogue_has():
     assert named
 
 
+def test_python_of_the_guide_runs(folder, tmp_path, monkeypatch, capsys):
+    """Each Python block of the guide runs as it stands, in a folder with a run, and its plan gives a decision."""
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    blocks = [b for k, b in FENCE.findall((DOCS / "guides" / "python.md").read_text("utf-8")) if k == "python"]
+    for block in blocks:
+        exec(compile(block, "python.md", "exec"), {})
+        assert capsys.readouterr().out.strip() not in ("", "None"), block
+    assert len(blocks) >= 3 and (tmp_path / "decision.md").exists()
+
+
 def test_settings_in_the_docs_load(tmp_path):
     """The servefit.toml of its reference page loads, and its own schema accepts it."""
     import jsonschema

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from decide.case import make_case
+from servefit.decide.decision import Checked, recorded
 from servefit.decide.report import report_html
 from servefit.decide.verify import verify
 
@@ -50,6 +51,17 @@ def test_a_stale_number_is_struck_out(tmp_path):
     assert "does not hold as it is" in html
     assert re.search(r'class="q stale"[^>]*>199 ms<', html)
     assert "199 ms is written, it is 210 ms." in html
+
+
+def test_the_newest_result_is_a_badge(tmp_path):
+    """What the last run said stands at the head of the page; nothing does before there was one."""
+    path = make_case(tmp_path)
+    assert "confirmed</span>" not in report_html(verify(path))
+    for result in ("overturned", "confirmed"):
+        checked = Checked(run="<real>", sha256="a" * 64, date="2026-12-01", result=result)
+        path.write_text(recorded(verify(path).decision, checked, where="d"))
+        html = report_html(verify(path))
+        assert f'<span class="chip {result}">{result}</span> by <code>&lt;real&gt;</code>, 2026-12-01' in html
 
 
 @pytest.mark.browser

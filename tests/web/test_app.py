@@ -148,6 +148,17 @@ def test_what_is_not_there_is_a_page_too(tmp_path):
     assert page.get("/static/../app.py").status_code in (404, 421)
 
 
+def test_the_long_prompt_is_as_long_as_the_runs(tmp_path):
+    """The overview says how many tokens the run's long prompt held, not those of an example; on the error page too."""
+    assert "a prompt of 8,000 tokens" in client(tmp_path).get("/").text
+    run = Run(header=made.header("laptop"), rows=tuple(made.rows(10, isl=1000)))
+    made.put(run, tmp_path / "runs" / "long")
+    page = client(tmp_path)
+    assert "a prompt of 1,000 tokens" in page.get("/").text
+    wrong = page.post("/numbers", data={"ttft_long_ms": "soon"}, headers=ORIGIN).text
+    assert "a prompt of 1,000 tokens" in wrong and "{isl" not in wrong
+
+
 def test_a_hosted_run_fills_the_hosted_field_and_no_other(tmp_path):
     """The newest hosted run is linked under "hosted models"; the wait on this machine stays that of this machine."""
     made.make(tmp_path)

@@ -18,6 +18,16 @@ def test_load_workload(tmp_path):
     )
 
 
+def test_a_number_is_a_length_of_its_own():
+    """500 is always 500 tokens, the same workload as with Lengths; what is no number is told."""
+    said = Workload(n=3, isl=500, osl=250)
+    assert said == Workload(n=3, isl=Lengths(mean=500), osl=Lengths(mean=250))
+    assert workload_sha256(said) == workload_sha256(Workload(n=3, isl=Lengths(mean=500), osl=Lengths(mean=250)))
+    for wrong in ("500", 0.5, True, None, (1, 2)):
+        with pytest.raises(ServefitError, match="isl is"):
+            Workload(isl=wrong)
+
+
 def test_a_misspelt_key_is_named(tmp_path):
     """A key that is no field is a fault with its name."""
     path = tmp_path / "w.toml"

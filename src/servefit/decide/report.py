@@ -202,6 +202,7 @@ def _head(report: Report) -> str:
         f"<li>{escape(front.date)}</li>",
         f"<li>decided by {escape(', '.join(front.deciders))}</li>" if front.deciders else "",
         f'<li><span class="chip {"holds" if report.holds else "broken"}">{said}</span></li>',
+        _checked(report),
         f"<li>{report.checked} bound numbers and words recomputed; hover or tap one</li>",
     )
     findings = "".join(
@@ -210,6 +211,17 @@ def _head(report: Report) -> str:
     )
     block = f'<section class="findings" aria-label="Findings"><ul>{findings}</ul></section>' if findings else ""
     return f'<header><ul class="facts">{"".join(chips)}</ul>{block}</header>'
+
+
+def _checked(report: Report) -> str:
+    """The newest run that the decision was held against, and what it said."""
+    if not report.decision.front.checked_against:
+        return ""
+    newest = report.decision.front.checked_against[0]
+    return (
+        f'<li><span class="chip {escape(newest.result)}">{escape(newest.result)}</span> by '
+        f"<code>{escape(newest.run)}</code>{f', {escape(newest.date)}' if newest.date else ''}</li>"
+    )
 
 
 def _figures(charts: Sequence[Chart]) -> str:

@@ -25,7 +25,7 @@ Origin = Literal["example", "run", "check", "typed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One number a learner can have: what it means, its unit, and an example with its source."""
+    """One number a learner can have: what it means (a line for `tell`), its unit, and an example with its source."""
 
     name: str
     title: str

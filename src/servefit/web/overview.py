@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -10,7 +11,7 @@ from starlette.routing import Route
 
 from servefit.errors import ServefitError
 from servefit.files import read_json, write_json
-from servefit.learn.numbers import all_fields, collect, typed_value
+from servefit.learn.numbers import all_fields, collect, tell, typed_value
 from servefit.web.desk import desk_of
 from servefit.web.shelf import all_decisions
 
@@ -97,11 +98,14 @@ def _bill_is_empty(path: Path) -> bool:
 async def show(request: Request) -> Response:
     """The overview."""
     desk = desk_of(request)
-    numbers = collect(desk.folder, typed=typed_numbers(desk.folder))
-    done = done_when(desk.folder)
-    return desk.page(
-        request, "overview.html", title="Overview", numbers=[numbers[name] for name in DAY], done=done, error=None
-    )
+    return desk.page(request, "overview.html", title="Overview", error=None, **_shown(desk.folder))
+
+
+def _shown(folder: Path) -> dict[str, Any]:
+    """The day's numbers, each with what it means, and what is done."""
+    numbers = collect(folder, typed=typed_numbers(folder))
+    meanings = {name: tell(numbers[name].field.meaning, numbers, where="numbers.toml").text for name in DAY}
+    return {"numbers": [numbers[name] for name in DAY], "meanings": meanings, "done": done_when(folder)}
 
 
 async def save(request: Request) -> Response:
@@ -119,8 +123,6 @@ async def save(request: Request) -> Response:
             else:
                 typed.pop(name, None)
     except ServefitError as error:
-        numbers = collect(desk.folder, typed=typed_numbers(desk.folder))
-        shown, done = [numbers[n] for n in DAY], done_when(desk.folder)
-        return desk.page(request, "overview.html", title="Overview", status=400, numbers=shown, done=done, error=error)
+        return desk.page(request, "overview.html", title="Overview", status=400, error=error, **_shown(desk.folder))
     write_json(desk.folder / TYPED, json.loads(json.dumps(typed)))
     return RedirectResponse("/#numbers", status_code=303)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from servefit.errors import ServefitError
 from servefit.files import read_toml, structure
 
 
@@ -51,6 +52,18 @@ class Workload:
     time_scale: float = 1.0
     """Trace replay: 2 plays it twice as fast."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """A whole number for a length is that length, always."""
+        for name in ("isl", "osl"):
+            value: object = getattr(self, name)
+            if isinstance(value, Lengths):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ServefitError(
+                    f"{name} is {value!r}.", hint="It is a whole number of tokens, or Lengths(mean=...)."
+                )
+            object.__setattr__(self, name, Lengths(mean=value))
 
 
 def workload_sha256(workload: Workload) -> str:
