@@ -88,3 +88,18 @@ def test_a_pipe_that_somebody_reads_to_its_end_gets_everything(tmp_path):
             reader.wait(0.5)
         write_text(pipe, "plan")
         assert reader.communicate(timeout=60)[0] == b"plan"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such modes there")
+def test_a_private_file_stays_private(tmp_path):
+    """What only its owner may read is not opened to others by being written again; a new file has what the umask leaves."""
+    path = tmp_path / "plan.json"
+    before = os.umask(0o077)
+    try:
+        write_text(path, "1")
+        assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(before)
+    path.chmod(0o640)
+    write_text(path, "2")
+    assert path.stat().st_mode & 0o777 == 0o640 and path.read_text() == "2"

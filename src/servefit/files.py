@@ -7,6 +7,8 @@ import errno
 import hashlib
 import json
 import os
+import secrets
+import stat
 import tempfile
 import tomllib
 from pathlib import Path
@@ -110,7 +112,8 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` whole or not at all. Raises ServefitError where the disk is full or the folder cannot be written.
 
-    A link stays a link: the file that it names is written. What is no file (a pipe, /dev/null) is written to, never replaced.
+    A link stays a link: the file that it names is written. A file that is there keeps its mode. What is no file (a pipe,
+    /dev/null) is written to, never replaced.
     """
     try:
         if path.exists() and not path.is_file():
@@ -119,16 +122,19 @@ def write_bytes(path: Path, data: bytes) -> None:
             return
         path = _named(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        name = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less what the user's umask takes
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
+            if mode is not None:
+                name.chmod(mode)
+            name.replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            name.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise ServefitError(

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from servefit.errors import ServefitError
@@ -100,6 +100,7 @@ def test_no_step_is_below_bytes_over_bandwidth_or_flop_over_peak(
     model, device, precision, constants, seqs, ctx, prefill, past, tp
 ):
     """Over random and catalogue models and devices, with and without constants: never below the floor."""
+    assume(not model.heads or model.heads % tp == 0)
     device = device if device.link_bytes_per_s else replace(device, link_bytes_per_s=1e11)
     step = roofline_step(model, device, precision, 16, tp, constants, ctx_tok=ctx)
     positions = sum(range(past, past + prefill))
@@ -214,3 +215,14 @@ def test_a_floor_is_below_what_llama_cpp_reaches():
     assert floor_s(find_model("llama-2-7b"), gpu, "awq", prefill_tok=512) > 512 / 14_771
     assert floor_s(find_model("smollm2-135m"), cpu, prefill_tok=128) < 128 / 1_900
     assert roofline.model_peak(find_model("smollm2-135m"), cpu).value == 1.5e12
+
+
+@pytest.mark.parametrize(("tp", "fits"), [(2, True), (8, True), (3, False), (64, False), (1_000_000, False)])
+def test_heads_are_shared_whole(tp, fits):
+    """Tensor parallel splits by attention heads: 32 of them go over 2 or 8 devices, not over 3, nor over more than there are."""
+    device = find_device("h100-sxm")
+    if fits:
+        assert roofline_step(LLAMA, device, tp=tp).weight_read_s < roofline_step(LLAMA, device).weight_read_s
+    else:
+        with pytest.raises(ServefitError, match=f"32 attention heads cannot be shared by {tp} devices"):
+            roofline_step(LLAMA, device, tp=tp)

@@ -209,6 +209,12 @@ def _link(model: ModelShape, device: Device, tp: int) -> tuple[float, float]:
     """Seconds of the all-reduces of one step: latency, and transfer per token (16-bit activations, ring)."""
     if tp == 1:
         return 0.0, 0.0
+    if tp < 1 or (model.heads and model.heads % tp):
+        shares = [n for n in (2, 4, 8, 16) if model.heads % n == 0]
+        raise ServefitError(
+            f"{model.title}'s {model.heads} attention heads cannot be shared by {tp} devices.",
+            hint=f"Engines split by heads: {', '.join(map(str, shares)) or 'only 1'}.",
+        )
     if not device.link_bytes_per_s:
         raise ServefitError(
             f"{device.title} has no figure for a link, which tensor parallel over {tp} needs.",
