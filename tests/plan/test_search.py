@@ -1,6 +1,7 @@
 """The whole search on small questions: ranges, the CPU that never passes, assumptions found by themselves, hard noes."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from servefit.errors import ServefitError
 from servefit.objectives import Targets
 from servefit.physics.steptime import StepTime
 from servefit.plan.bases import _calibration_error
+from servefit.plan.edges import show
 from servefit.plan.files import plan_to_json
 from servefit.plan.search import make_plan
 from servefit.plan.spec import GivenDevice, PlanSpec
@@ -253,3 +255,49 @@ def test_quality_keeps_a_fast_precision_from_winning(tmp_path):
     )
     verdicts = {c.precision: c.check("quality").verdict for c in plan.candidates}
     assert verdicts == {"bf16": "pass", "awq": "fail"}
+
+
+# --- too close to call -------------------------------------------------------------------------------------------------
+
+CLOSE = PlanSpec(
+    models=("llama-3.1-8b",), devices=("l4",), precisions=("int8",), tp=(2,), policies=("chunked",), seats=(64,),
+    workload=Workload(n=300, isl=Lengths(mean=500), osl=Lengths(mean=250), rate_req_per_s=5.0),
+    targets=Targets(ttft_s=1.0, tpot_s=0.04, goodput_frac=0.99), seeds=2,
+)  # fmt: skip
+
+
+def _targets_in(fix):
+    """The targets that a sentence of advice names: "With p99 TPOT at most 46.9 ms and goodput at least 90.0% ..."."""
+    found = re.findall(r"(TTFT|TPOT|goodput) at (?:most|least) ([\d.]+) ?(ms|s|%)", fix)
+    names = {"TTFT": "ttft_s", "TPOT": "tpot_s", "goodput": "goodput_frac"}
+    return {names[what]: float(value) * {"ms": 1e-3, "s": 1.0, "%": 1e-2}[unit] for what, value, unit in found}
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [CLOSE.targets, replace(CLOSE.targets, ttft_s=0.3, tpot_s=0.036)],
+    ids=["tpot", "ttft-and-tpot"],
+)
+def test_the_advice_is_enough(targets):
+    """Every check in doubt is named with what it may be; the targets that the advice names, and no other change, pass."""
+    plan = make_plan(replace(CLOSE, targets=targets))
+    (only,) = plan.candidates
+    assert plan.recommended is None
+    for check in only.checks:
+        assert (check.label in plan.nearest.rule) == (check.verdict != "pass")
+        if check.verdict == "too close to call":
+            assert (
+                f"may be {show(check.interval[0], check.unit)} to {show(check.interval[1], check.unit)}" in plan.answer
+            )
+    looser = _targets_in(plan.nearest_fix)
+    assert looser
+    assert make_plan(replace(CLOSE, targets=replace(targets, **looser))).recommended is not None
+
+
+def test_a_price_that_is_missed():
+    """A dollar more than was offered: the advice names what it costs, rounded up, and that passes."""
+    dear = replace(QUESTION, seats=(32,), targets=replace(SLO, usd_per_hour=0.5))
+    plan = make_plan(dear)
+    (price,) = re.findall(r"cost per hour at most \$([\d.]+) it would pass", plan.nearest_fix)
+    assert plan.recommended is None and "misses by least: cost per hour" in plan.answer
+    assert make_plan(replace(dear, targets=replace(SLO, usd_per_hour=float(price)))).recommended is not None

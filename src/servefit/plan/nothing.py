@@ -1,21 +1,39 @@
 """When nothing passes: why, in one sentence, and the nearest thing that works."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from servefit.facts.devices import all_devices
 from servefit.facts.precisions import find_precision
+from servefit.objectives import Targets
 from servefit.physics.memory import weight_bytes
 from servefit.physics.roofline import floor_s
 from servefit.plan import pick
 from servefit.plan.bases import Base
-from servefit.plan.checks import worst
 from servefit.plan.edges import show
-from servefit.plan.plan import Candidate, Recommended
-from servefit.plan.scenario import Schedule, offered_req_per_s
+from servefit.plan.plan import Candidate, Check, Recommended
+from servefit.plan.scenario import Schedule, goals, offered_req_per_s
 from servefit.plan.spec import PlanSpec
 from servefit.units import fmt, fmt_bytes, fmt_count, fmt_s
+
+Again = Callable[[Candidate, Targets], Sequence[Check]]
+"""(candidate, other targets) -> its checks under them, by simulating."""
+ROUNDS = 5
+"""Value, interval, goodput: three are enough; more where a figure was first seen on one schedule alone."""
+UNBOUNDED = 1e6
+"""A figure that may be so large has no end: its queue grows."""
+FIELDS = {
+    "ttft": "ttft_s",
+    "tpot": "tpot_s",
+    "e2e": "e2e_s",
+    "goodput": "goodput_frac",
+    "usd_per_hour": "usd_per_hour",
+    "usd_per_mtok": "usd_per_mtok",
+}
+"""Check name -> the target that can be loosened."""
+GRAIN_S = ((1e-4, 1e-7), (0.01, 1e-5), (0.1, 1e-4), (1.0, 1e-3), (600.0, 0.01))
+"""Times below the first are shown to the second (as `units.fmt_s` does)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +49,9 @@ def why(
     near: Recommended | None,
     bases: Sequence[Base],
     spec: PlanSpec,
+    *,
     requests: Schedule,
+    again: Again,
 ) -> No:
     """The reason that comes first: it fits nowhere, physics forbids it, nothing carries the rate, or a near miss."""
     if near is None:
@@ -47,14 +67,57 @@ def why(
     if users and close.capacity and close.capacity.users and close.capacity.users < users:
         return _too_many(close, users)
     sentence = pick.answer(candidates, None, near)
-    missed = worst([c for c in close.checks if c.verdict != "pass"])
-    if missed is None or missed.value is None:
-        return No(sentence=sentence, fix="Loosen a target, or name more devices.")
-    edge = missed.value if missed.interval is None else missed.interval[1 if missed.at_most else 0]
-    return No(
-        sentence=sentence,
-        fix=f"With {missed.label} {'at most' if missed.at_most else 'at least'} {show(edge, missed.unit)} it would pass.",
-    )
+    return No(sentence=sentence, fix=_fix(close, spec, again, bases))
+
+
+def _fix(close: Candidate, spec: PlanSpec, again: Again, bases: Sequence[Base]) -> str:
+    """The targets under which the nearest one passes, as evaluated; else what is left to do."""
+    looser = relaxed(close, spec.targets, again)
+    measured = any(b.basis.id == close.basis and b.basis.source == "measured" for b in bases)
+    doubt = close.verdict == "too close to call" and not measured
+    narrower = " A calibration of the device narrows what the figures may be." if doubt else ""
+    if looser is None:
+        return f"No looser target alone makes it surely pass: try more replicas, another device or less load.{narrower}"
+    before, after = (goals(t) for t in (spec.targets, looser))
+    said = [
+        f"{c.label} {'at most' if c.at_most else 'at least'} {show(after[c.name][0], c.unit)}"
+        for c in close.checks
+        if c.name in after and after[c.name] != before[c.name]
+    ]
+    return f"With {' and '.join(said)} it would pass.{narrower}"
+
+
+def relaxed(close: Candidate, targets: Targets, again: Again) -> Targets | None:
+    """The targets under which every check of it passes, found by evaluating it again with each; None where none do.
+
+    Latency targets are loosened first, to the far end of what the figure may be: goodput counts them, so it rises with
+    them and is lowered only where that is not enough. Memory and quality are not loosened.
+    """
+    found = close.checks
+    for _ in range(ROUNDS):
+        missed = [c for c in found if c.verdict != "pass"]
+        changes: dict[str, float] = {}
+        for c in [c for c in missed if c.name in pick.LATENCIES] or missed:
+            field = "goodput_req_per_s" if c.unit == "req_per_s" else FIELDS.get(c.name)
+            if field is None or c.value is None:
+                return None
+            end = (c.interval or (c.value, c.value))[1 if c.at_most else 0]
+            changes[field] = _outward(end, c)
+            if not 0 < changes[field] < UNBOUNDED:
+                return None
+        if not changes:
+            return targets
+        targets = replace(targets, **changes)  # type: ignore[arg-type]  # FIELDS are fields of Targets
+        found = again(close, targets)
+    return targets if all(c.verdict == "pass" for c in found) else None
+
+
+def _outward(end: float, check: Check) -> float:
+    """The end rounded to what is shown of it, to the side on which it still passes."""
+    steps = {"s": next((s for under, s in GRAIN_S if end < under), 6.0), "frac": 0.001}
+    grain = steps.get(check.unit, 0.01)
+    count = math.ceil(end / grain) if check.at_most else math.floor(end / grain)
+    return round(count * grain, 9)
 
 
 def _fits_nowhere(bases: Sequence[Base]) -> No:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from servefit.physics.steptime import Source
 from servefit.plan import checks
 from servefit.plan.edges import groups, show
-from servefit.plan.plan import Candidate, Recommended, SeatTrade
+from servefit.plan.plan import Candidate, Check, Recommended, SeatTrade
 from servefit.plan.spec import Pick
 from servefit.units import fmt, fmt_count, fmt_percent
 
@@ -74,13 +74,27 @@ def nearest(candidates: Sequence[Candidate]) -> Recommended | None:
     if not seen:
         return None
     best = max(seen, key=lambda c: (checks.smallest_margin(c.checks), -c.seats))
-    binding = checks.worst([c for c in best.checks if c.verdict != "pass"] or best.checks)
-    assert binding is not None, f"{best.id} has no checks"
-    return Recommended(
-        id=best.id,
-        rule=f"misses by least: {binding.label} is {show(binding.value, binding.unit)} against "
-        f"{show(binding.target, binding.unit)}",
-    )
+    missed = [c for c in best.checks if c.verdict != "pass"]
+    missed.sort(key=lambda c: (c.verdict != "fail", c.name not in LATENCIES, _gap(c)))
+    assert missed, f"{best.id} passes, and something else was to be recommended"
+    lead = "misses by least"
+    if best.verdict == "too close to call":
+        by_value = any(_gap(c) < 0 for c in missed)
+        lead = "is too close to call" + ("" if by_value else ", by what its figures may be and not by what they are")
+    return Recommended(id=best.id, rule=f"{lead}: {'; '.join(_against(c) for c in missed)}")
+
+
+def _gap(check: Check) -> float:
+    return -math.inf if check.margin is None else check.margin
+
+
+def _against(check: Check) -> str:
+    """A check that is no clear pass: its value, its target, and what it may be where that is what stands in the way."""
+    says = f"{check.label} is {show(check.value, check.unit)} against {show(check.target, check.unit)}"
+    if check.verdict == "fail" or check.interval is None:
+        return says
+    low, high = (show(end, check.unit) for end in check.interval)
+    return f"{says}, but may be {low} to {high}"
 
 
 def pareto(candidates: Sequence[Candidate]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from servefit import __version__
 from servefit.engine.config import EngineConfig, check_config
 from servefit.errors import ServefitError
 from servefit.facts.precisions import find_precision
+from servefit.objectives import Targets
 from servefit.physics.memory import streamed_weight_bytes
 from servefit.plan import nothing, pick
 from servefit.plan.assumed import MAKERS, assume
@@ -22,7 +23,7 @@ from servefit.plan.checks import overall
 from servefit.plan.edges import device_failures, groups, seat_range
 from servefit.plan.memory import memory_of
 from servefit.plan.money import hourly_price, quality_scores, with_cost
-from servefit.plan.plan import Assumption, Candidate, Capacity, Memory, Plan, Recommended, WhatIf
+from servefit.plan.plan import Assumption, Candidate, Capacity, Check, Memory, Plan, Recommended, WhatIf
 from servefit.plan.scenario import Scenario, Schedule, hold, offered_req_per_s
 from servefit.plan.seats import MOST_SEATS, search_seats
 from servefit.plan.spec import PlanSpec, check_spec
@@ -85,7 +86,9 @@ def make_plan(spec: PlanSpec, *, jobs: int = 1, ray_address: str | None = None, 
     best = pick.recommend(candidates, spec.pick, {base.basis.id: base.basis.source for base in bases})
     near = None if best else pick.nearest(candidates)
     assumptions, changes = _tried(best or near, candidates, by_basis, shared, many)
-    no = nothing.why(candidates, near, bases, shared.spec, shared.schedules[0]) if best is None else None
+    no = None
+    if best is None:
+        no = nothing.why(candidates, near, bases, spec, requests=schedules[0], again=_again(by_basis, shared))
     return Plan(
         spec=spec,
         tool_version=__version__,
@@ -252,6 +255,16 @@ def _offered(shared: Shared) -> float | None:
     if w.concurrency is not None:
         return None
     return w.rate_req_per_s or offered_req_per_s(shared.schedules[0])
+
+
+def _again(by_basis: dict[str, Base], shared: Shared) -> nothing.Again:
+    """A candidate under other targets, everything else the same."""
+
+    def again(candidate: Candidate, targets: Targets) -> Sequence[Check]:
+        other = replace(shared, spec=replace(shared.spec, targets=targets))
+        return make_candidate(other, _group_of(candidate, by_basis), candidate.seats).checks
+
+    return again
 
 
 def _group_of(candidate: Candidate, by_basis: dict[str, Base]) -> Group:
