@@ -7,7 +7,7 @@ import pytest
 from servefit.cli.main import run
 from servefit.cli.plan_show import edge_in_words, short, show_plan
 from servefit.plan.files import load_plan
-from servefit.plan.plan import Edge
+from servefit.plan.plan import Edge, SeatTrade
 
 pytestmark = pytest.mark.slow
 
@@ -92,3 +92,18 @@ def test_an_interval_that_reaches_down_to_nothing_is_said_as_its_upper_end():
                 target=1.0, interval=(0.0, 3.33))  # fmt: skip
     assert edge_in_words([edge]) == "32: TTFT up to 3.33 s too close"
     assert edge_in_words([replace(edge, interval=(0.5, 3.33))]) == "32: TTFT 500 ms to 3.33 s too close"
+
+
+def test_the_chosen_range_comes_first_and_the_trade_says_whose_it_is(shown, planned, capsys):
+    """Among more ranges than rows the chosen one's is the first; what more seats cost is told of a device and policy."""
+    _, _, plan = shown
+    best = plan.candidate(plan.recommended.id)
+    (own,) = [r for r in plan.ranges if (r.device, r.policy) == (best.device, best.policy)]
+    others = tuple(replace(own, tp=tp, passing=(*own.passing, 1000 + tp)) for tp in range(2, 9))
+    trade = SeatTrade(from_id=best.id, to_id=best.id, extra_seats=0, memory_bytes=0, capacity_req_per_s=None,
+                      goodput_req_per_s=None, ttft_p99_s=None, tpot_p99_s=None)  # fmt: skip
+    show_plan(replace(plan, ranges=(*others, own), seat_trades=(trade,)), planned)
+    lines = capsys.readouterr().out.splitlines()
+    first = lines[next(i for i, line in enumerate(lines) if line.startswith("passes with")) + 2]
+    assert first.startswith(best.device) and best.policy in first and "tp1" in first
+    assert any(line.startswith(f"{best.device} {best.policy} tp1, {best.seats} to") for line in lines)

@@ -1,5 +1,6 @@
 """The decision file: front matter, sections, bindings and bare numbers."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,8 @@ from servefit.decide.decision import load_decision, numbers_in, parse_decision
 from servefit.decide.quantities import Ledger
 from servefit.decide.sections import Choices, Page
 from servefit.errors import ServefitError
+from servefit.plan.edges import group_of
+from servefit.plan.pick import answer
 
 FRONT = """---
 status: proposed
@@ -169,3 +172,42 @@ def test_a_policy_of_whole_prompts_has_no_token_budget(tmp_path):
     assert "token budget of a step" in said("chunked", 256)
     assert not [p for p in ("none", "static", "dynamic", "continuous") if "<!--budget-->" in said(p, 256)]
     assert "whole prompts that share a step | 256 tok<!--budget-->" in said("static", 256, 2048)
+
+
+def _with_checks(plan, id_, checks):
+    return replace(plan, candidates=tuple(replace(c, checks=checks) if c.id == id_ else c for c in plan.candidates))
+
+
+def test_the_tightest_is_the_plans(tmp_path):
+    """Goodput at its ceiling has the smallest margin and is not the tightest: the decision names what the plan names."""
+    plan = make_plan(tmp_path)
+    best = plan.candidate(plan.recommended.id)
+    full = tuple(
+        replace(c, value=1.0, interval=(1.0, 1.0), target=0.99, margin=1 / 99) if c.name == "goodput" else c
+        for c in best.checks
+    )
+    plan = _with_checks(plan, best.id, full)
+    said = answer(plan.candidates, plan.recommended, None)
+    text = make_case(tmp_path, plan=plan).read_text(encoding="utf-8")
+    (label,) = re.findall(r"the tightest is `(.*?)`<!--least.check-->", text)
+    assert f"the tightest is {label} with" in said and label != "goodput"
+
+
+def test_an_edge_in_doubt_says_what_it_may_be(tmp_path):
+    """Too close to call: the interval and not the value, which reads as a pass; every number bound and verified."""
+    plan = make_plan(tmp_path)
+    best = plan.candidate(plan.recommended.id)
+    top = max((c for c in plan.candidates if group_of(c) == group_of(best)), key=lambda c: c.seats)
+    assert top.id != best.id
+    near = tuple(
+        replace(c, value=0.95 * c.target, interval=(0.9 * c.target, 1.1 * c.target), verdict="too close to call")
+        if c.name == "tpot"
+        else c
+        for c in best.checks
+    )
+    path = make_case(tmp_path, plan=_with_checks(plan, top.id, near))
+    (line,) = [row for row in path.read_text(encoding="utf-8").splitlines() if row.startswith("- High edge")]
+    bare = re.sub("<!--.*?-->", "", line)
+    target = best.check("tpot").target * 1e3
+    assert f"is `too close to call`, {0.9 * target:.1f} ms to {1.1 * target:.1f} ms against {target:.1f} ms" in bare
+    assert f"{0.95 * target:.1f}" not in bare and "<!--range.high.low-->" in line

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from servefit.cli.show import plain, table
-from servefit.plan.edges import show
+from servefit.plan.edges import Group, group_of, show
 from servefit.plan.pick import latency_margin
 from servefit.plan.plan import Assumption, Candidate, Check, Edge, Plan, SeatRange, WhatIf
 from servefit.plan.workers import OnDone
@@ -160,11 +160,11 @@ def _ranges(plan: Plan, *, everything: bool) -> None:
     if everything:
         merged = [[r] for r in passing]
     else:
+        first = group_of(plan.candidate(plan.recommended.id)) if plan.recommended else None
         alike: dict[tuple[object, ...], list[SeatRange]] = {}
-        for r in [r for r in passing if r.policy != "none"]:
+        for r in [r for r in passing if r.policy != "none" or _group(r) == first]:
             alike.setdefault((_what(r, plan), min(r.passing), max(r.passing), _end(r.low), _end(r.high)), []).append(r)
-        chosen = plan.recommended.id if plan.recommended else ""
-        merged = sorted(alike.values(), key=lambda rs: not any(chosen.startswith(f"{r.device}/") for r in rs))[:ROWS]
+        merged = sorted(alike.values(), key=lambda rs: not any(_group(r) == first for r in rs))[:ROWS]
     body = [
         [
             _names(rs, plan),
@@ -178,6 +178,10 @@ def _ranges(plan: Plan, *, everything: bool) -> None:
     ]
     click.echo()
     table(["passes with", "seats", "fewer seats", "more seats"], body, tight=True)
+
+
+def _group(r: SeatRange) -> Group:
+    return (r.device, r.model, r.precision, r.kv_bits, r.policy, r.budget_tok, r.tp, r.replicas)
 
 
 def _names(ranges: Sequence[SeatRange], plan: Plan) -> str:
@@ -248,7 +252,10 @@ def _why_not(plan: Plan, *, everything: bool) -> None:
 def _trade(plan: Plan) -> str:
     low, high = plan.candidate(plan.seat_trades[0].from_id), plan.candidate(plan.seat_trades[-1].to_id)
     memory = sum(t.memory_bytes for t in plan.seat_trades)
-    head = f"{low.seats} to {high.seats} seats: {high.seats - low.seats} more cost {fmt_bytes(memory)} of memory"
+    (where,) = [_names([r], plan) for r in plan.ranges if _group(r) == group_of(low)]
+    head = (
+        f"{where}, {low.seats} to {high.seats} seats: {high.seats - low.seats} more cost {fmt_bytes(memory)} of memory"
+    )
     if low.capacity is None or high.capacity is None:
         return f"{head}; what they buy was not searched for."
     if low.capacity.users is not None and high.capacity.users is not None:

@@ -16,7 +16,7 @@ from itertools import chain
 from servefit.decide.decision import numbers_in
 from servefit.decide.written import UNITS
 from servefit.objectives import Summary, Targets, Verdict, margin, summarize
-from servefit.plan.checks import never, overall, smallest_margin, verdict_of, worst
+from servefit.plan.checks import never, overall, smallest_margin, tightest, verdict_of, worst
 from servefit.plan.edges import group_of, groups, seat_range
 from servefit.plan.plan import Assumption, Candidate, Check, Figures, Plan
 from servefit.records import Run
@@ -267,11 +267,11 @@ def _candidate(plan: Plan, c: Candidate, label: str) -> Iterator[Quantity]:
     made = f"{where}; mean of {len(plan.schedule_sha256)} simulated schedules; step time {basis.source}: {basis.origin}"
     for check in c.checks:
         yield from _check(check, where if check.name == "memory" else made)
-    if least := worst([x for x in c.checks if x.margin is not None]):
+    if least := tightest([_judged(x) for x in c.checks]):
         gap = margin(least.value or 0.0, least.target, at_most=least.at_most)
-        yield Quantity(name="least.margin", value=gap, dim="frac", formula="the smallest margin of the checks",
+        yield Quantity(name="least.margin", value=gap, dim="frac", formula="the margin of the tightest check",
                        inputs=(f"{least.name}.margin",), source=where, signed=True)  # fmt: skip
-        yield Quantity(name="least.check", value=least.label, dim="text", formula="the check with the smallest margin",
+        yield Quantity(name="least.check", value=least.label, dim="text", formula="the worst miss, else the latency with the smallest margin",
                        inputs=(f"{least.name}.margin",), source=where)  # fmt: skip
     yield Quantity(
         name="basis.source", value=basis.source, dim="text", formula="where the step time is from", source=where
@@ -454,6 +454,9 @@ def _range(members: list[Candidate], label: str) -> Iterator[Quantity]:
                 "the target that sets it: missed by most one step further",
             ),
             ("value", edge.value, dim, "that check's value there"),
+            ("verdict", edge.verdict, "text", "its verdict there"),
+            ("low", edge.interval[0] if edge.interval else None, dim, "low end of what it may be there"),
+            ("high", edge.interval[1] if edge.interval else None, dim, "high end of what it may be there"),
             ("target", edge.target, dim, "its target"),
         )
         for name, value, dim, formula in rows:

@@ -170,9 +170,12 @@ class Page:
             if not self.has(f"{name}.check"):
                 yield f"- {said} edge: {self.b(f'{name}.reached')}; the search ended at {self.b(f'{name}.seats')} seats."
                 continue
+            there = self.b(f"{name}.value")
+            if self.ledger.value(f"{name}.verdict") == "too close to call" and self.has(f"{name}.low"):
+                there = f"{self.b(f'{name}.verdict')}, {self.b(f'{name}.low')} to {self.b(f'{name}.high')}"
             yield (
                 f"- {said} edge ({self.b(f'{name}.reached')}): set by {self.b(f'{name}.check')}, which at "
-                f"{self.b(f'{name}.outside')} seats is {self.b(f'{name}.value')} against {self.b(f'{name}.target')}."
+                f"{self.b(f'{name}.outside')} seats is {there} against {self.b(f'{name}.target')}."
             )
         yield ""
 

@@ -106,6 +106,27 @@ def worst(checks: Sequence[Check]) -> Check | None:
     return min(checks, key=lambda c: -math.inf if c.margin is None else c.margin, default=None)
 
 
+LATENCIES = ("ttft", "tpot", "e2e")
+
+
+def tightest(checks: Sequence[Check]) -> Check | None:
+    """The check to watch: of those that do not pass the worst, else the latency with the smallest margin.
+
+    Goodput counts the requests within the latency targets, so it has no room of its own to lose; at 100% it is at its
+    ceiling, and its margin there only says what the target is. Where no latency is promised: the smallest margin of the
+    others. None where no check has a margin.
+
+    >>> near = [make_check("tpot", 0.04, 0.03, None), make_check("goodput", 0.95, 1.0, None)]
+    >>> tightest(near).name, tightest(near[1:]).name
+    ('tpot', 'goodput')
+    """
+    known = [c for c in checks if c.margin is not None]
+    missed = [c for c in known if c.verdict != "pass"]
+    latencies = [c for c in known if c.name in LATENCIES]
+    others = [c for c in known if not (c.name == "goodput" and c.unit == "frac" and c.value == 1.0)]
+    return worst(missed or latencies or others or known)
+
+
 def smallest_margin(checks: Sequence[Check], *, names: Sequence[str] | None = None) -> float:
     """The smallest margin of the checks named (all of them where None); -inf where a value is missing.
 

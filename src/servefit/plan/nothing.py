@@ -11,6 +11,7 @@ from servefit.physics.memory import weight_bytes
 from servefit.physics.roofline import floor_s
 from servefit.plan import pick
 from servefit.plan.bases import Base
+from servefit.plan.checks import LATENCIES
 from servefit.plan.edges import show
 from servefit.plan.plan import Candidate, Check, Recommended
 from servefit.plan.scenario import Schedule, goals, offered_req_per_s
@@ -93,11 +94,11 @@ def relaxed(close: Candidate, targets: Targets, again: Again) -> Targets | None:
     Latency targets are loosened first, to the far end of what the figure may be: goodput counts them, so it rises with
     them and is lowered only where that is not enough. Memory and quality are not loosened.
     """
-    found = close.checks
+    found: Sequence[Check] = close.checks
     for _ in range(ROUNDS):
         missed = [c for c in found if c.verdict != "pass"]
         changes: dict[str, float] = {}
-        for c in [c for c in missed if c.name in pick.LATENCIES] or missed:
+        for c in [c for c in missed if c.name in LATENCIES] or missed:
             field = "goodput_req_per_s" if c.unit == "req_per_s" else FIELDS.get(c.name)
             if field is None or c.value is None:
                 return None

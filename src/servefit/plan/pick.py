@@ -7,12 +7,11 @@ from types import MappingProxyType
 
 from servefit.physics.steptime import Source
 from servefit.plan import checks
+from servefit.plan.checks import LATENCIES
 from servefit.plan.edges import groups, show
 from servefit.plan.plan import Candidate, Check, Recommended, SeatTrade
 from servefit.plan.spec import Pick
 from servefit.units import fmt, fmt_count, fmt_percent
-
-LATENCIES = ("ttft", "tpot", "e2e")
 
 _KNOWN: dict[Source, float] = {"measured": 0, "published": 1, "spec": 2, "assumed": 3}
 
@@ -94,7 +93,7 @@ def _against(check: Check) -> str:
     if check.verdict == "fail" or check.interval is None:
         return says
     low, high = (show(end, check.unit) for end in check.interval)
-    return f"{says}, but may be {low} to {high}"
+    return f"{says}, but may be {f'{low} to {high}' if check.interval[0] else f'up to {high}'}"
 
 
 def pareto(candidates: Sequence[Candidate]) -> tuple[str, ...]:
@@ -160,7 +159,7 @@ def answer(candidates: Sequence[Candidate], best: Recommended | None, near: Reco
     by_id = {c.id: c for c in candidates}
     if best:
         c = by_id[best.id]
-        tight = min((k for k in c.checks if k.name in LATENCIES), key=lambda k: k.margin or 0.0, default=c.checks[0])
+        tight = checks.tightest(c.checks) or c.checks[0]
         bound = " at the datasheet's lower bound" if c.lower_bound else ""
         return (
             f"{name(c)} meets every target{bound}; the tightest is {tight.label} with "

@@ -16,14 +16,14 @@ from servefit.objectives import Targets
 from servefit.physics.memory import streamed_weight_bytes
 from servefit.plan import nothing, pick
 from servefit.plan.assumed import MAKERS, assume
-from servefit.plan.assumptions import Ground, in_order, shortened
+from servefit.plan.assumptions import ENOUGH, Ground, in_order, shortened
 from servefit.plan.bases import Base, Inputs, base_of, find_bases, find_inputs
 from servefit.plan.capacity import capacity
 from servefit.plan.checks import overall
 from servefit.plan.edges import device_failures, groups, seat_range
 from servefit.plan.memory import memory_of
 from servefit.plan.money import hourly_price, quality_scores, with_cost
-from servefit.plan.plan import Assumption, Candidate, Capacity, Check, Memory, Plan, Recommended, WhatIf
+from servefit.plan.plan import Assumption, Candidate, Capacity, Check, Memory, Plan, Recommended, StepBasis, WhatIf
 from servefit.plan.scenario import Scenario, Schedule, hold, offered_req_per_s
 from servefit.plan.seats import MOST_SEATS, search_seats
 from servefit.plan.spec import PlanSpec, check_spec
@@ -348,11 +348,11 @@ def _ground(shared: Shared, group: Group, candidate: Candidate, next_usd: float 
 def _all_what_ifs(shared: Shared, item: Chosen) -> tuple[WhatIf, ...]:
     group, candidate, _ = item
     scenario, memory = make_scenario(shared, group, candidate.seats)
-    short = shortened(scenario)
+    schedules = tuple(requests[:ENOUGH] for requests in scenario.schedules)
 
     def rebuild(
         *, precision: str | None = None, kv_bits: int | None = None, seats: int | None = None
-    ) -> tuple[Scenario, Memory] | None:
+    ) -> tuple[Scenario, Memory, StepBasis] | None:
         row = group.base.row
         if precision or kv_bits:
             row = replace(
@@ -364,9 +364,11 @@ def _all_what_ifs(shared: Shared, item: Chosen) -> tuple[WhatIf, ...]:
         made, its_memory = make_scenario(shared, replace(group, base=base), seats or candidate.seats)
         if made.config.kv_blocks is not None and made.config.kv_blocks < 1:
             return None
-        return replace(made, schedules=short.schedules), its_memory
+        return replace(made, schedules=schedules), its_memory, base.basis
 
-    return what_ifs(Stand(scenario=short, memory=memory, base=group.base, rebuild=rebuild))
+    return what_ifs(
+        Stand(scenario=replace(scenario, schedules=schedules), memory=memory, base=group.base, rebuild=rebuild)
+    )
 
 
 def _next_price(candidate: Candidate, candidates: Sequence[Candidate]) -> float | None:

@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 from servefit.engine.config import Speculation
 from servefit.physics.steptime import step_s
 from servefit.plan import checks
-from servefit.plan.assumptions import look
 from servefit.plan.bases import Base
-from servefit.plan.plan import Memory, WhatIf
-from servefit.plan.scenario import Scenario, Schedule, figures_of, run
-from servefit.stats import Spread
+from servefit.plan.plan import Check, Figures, Memory, StepBasis, WhatIf
+from servefit.plan.scenario import Scenario, Schedule, hold
 
 MOVED = 0.02
 """A figure that changes by less has not moved."""
@@ -25,8 +23,8 @@ class Stand:
     scenario: Scenario
     memory: Memory
     base: Base
-    rebuild: Callable[..., tuple[Scenario, Memory] | None]
-    """(precision=..., kv_bits=...) -> the scenario on that precision, or None where it has none."""
+    rebuild: Callable[..., tuple[Scenario, Memory, StepBasis] | None]
+    """(precision=..., kv_bits=..., seats=...) -> the scenario with that and what it rests on; None where it does not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +35,15 @@ class Change:
     factor: str
     scenario: Scenario
     memory: Memory
+    basis: StepBasis
+    """Its step time's: how far that may be off decides the verdict with the value, as a candidate's."""
     note: str
 
 
 def what_ifs(stand: Stand) -> tuple[WhatIf, ...]:
     """Every factor that applies, each alone."""
-    before = _figures(stand.scenario, stand.memory)
+    figures, _ = _held(stand.scenario, stand.base.basis)
+    before = _seen(figures, stand.scenario, stand.memory)
     made = [change for make in MAKERS for change in make(stand)]
     return tuple(_what_if(change, before) for change in made)
 
@@ -50,20 +51,23 @@ def what_ifs(stand: Stand) -> tuple[WhatIf, ...]:
 Seen = tuple[float | None, float | None, float | None, float | None, int]
 
 
-def _figures(scenario: Scenario, memory: Memory) -> Seen:
+def _held(scenario: Scenario, basis: StepBasis) -> tuple[Figures | None, tuple[Check, ...]]:
+    """As a candidate is held against its targets: all seeds, and the error of its step time."""
+    return hold(scenario, error_frac=basis.error_frac, one_sided=basis.lower_bound)
+
+
+def _seen(figures: Figures | None, scenario: Scenario, memory: Memory) -> Seen:
     """p99 TTFT, p99 TPOT, output tok/s, dollars per million output tokens, memory."""
-    figures = figures_of(run(scenario), scenario)
+    if figures is None:
+        return None, None, None, None, memory.needed_bytes
     rate = figures.output_tok_per_s
     usd = None if scenario.usd_per_hour is None or not rate else scenario.usd_per_hour / 3600 / rate * 1e6
-    return _p99(figures.ttft_s), _p99(figures.tpot_s), rate, usd, memory.needed_bytes
-
-
-def _p99(spread: Spread) -> float | None:
-    return spread.p99
+    return figures.ttft_s.p99, figures.tpot_s.p99, rate, usd, memory.needed_bytes
 
 
 def _what_if(change: Change, before: Seen) -> WhatIf:
-    after = _figures(change.scenario, change.memory)
+    figures, its_checks = _held(change.scenario, change.basis)
+    after = _seen(figures, change.scenario, change.memory)
     names = ("ttft", "tpot", "throughput", "cost", "memory")
     moved = tuple(
         name for name, a, b in zip(names, before, after, strict=True) if a and b is not None and abs(b - a) > MOVED * a
@@ -77,7 +81,7 @@ def _what_if(change: Change, before: Seen) -> WhatIf:
         output_tok_per_s=(before[2], after[2]),
         usd_per_mtok=(before[3], after[3]),
         memory_bytes=(before[4], after[4]),
-        verdict=checks.overall(look(change.scenario)),
+        verdict=checks.overall(its_checks),
         note=change.note,
     )
 
@@ -94,7 +98,12 @@ def _precision(s: Stand) -> list[Change]:
             note = "Check its quality first: --quality FILE of lm-evaluation-harness."
             out.append(
                 Change(
-                    id=f"precision-{name}", factor=f"weights in {name}", scenario=built[0], memory=built[1], note=note
+                    id=f"precision-{name}",
+                    factor=f"weights in {name}",
+                    scenario=built[0],
+                    memory=built[1],
+                    basis=built[2],
+                    note=note,
                 )
             )
     return out
@@ -115,6 +124,7 @@ def _kv_bits(s: Stand) -> list[Change]:
             factor=f"KV cache in {bits // 2} bit",
             scenario=built[0],
             memory=built[1],
+            basis=built[2],
             note=note,
         )
     ]
@@ -139,7 +149,7 @@ def _prefix_cache(s: Stand) -> list[Change]:
     )
     factor = "prefix cache on" if shares else "prefix cache on, half of every prompt the same"
     note = "Changes the wait for the first token, not the pace after it."
-    return [Change(id="prefix-cache", factor=factor, scenario=changed, memory=s.memory, note=note)]
+    return [Change(id="prefix-cache", factor=factor, scenario=changed, memory=s.memory, basis=s.base.basis, note=note)]
 
 
 def _speculation(s: Stand) -> list[Change]:
@@ -153,7 +163,14 @@ def _speculation(s: Stand) -> list[Change]:
     note = "Pays while steps are bound by memory; at full batches the checking costs more than it brings."
     factor = f"speculation, {DRAFT_TOK} drafts, each right {ACCEPT_FRAC:.0%} of the time"
     return [
-        Change(id="speculation", factor=factor, scenario=replace(s.scenario, config=config), memory=s.memory, note=note)
+        Change(
+            id="speculation",
+            factor=factor,
+            scenario=replace(s.scenario, config=config),
+            memory=s.memory,
+            basis=s.base.basis,
+            note=note,
+        )
     ]
 
 
@@ -172,6 +189,7 @@ def _bandwidth(s: Stand) -> list[Change]:
             factor="twice the memory bandwidth",
             scenario=replace(s.scenario, step=step),
             memory=s.memory,
+            basis=s.base.basis,
             note=note,
         )
     ]
@@ -185,7 +203,16 @@ def _prompts(s: Stand) -> list[Change]:
 
     changed = replace(s.scenario, schedules=tuple(halved(q) for q in s.scenario.schedules))
     note = "Shorter prompts start sooner and leave more of each step to those who are typing."
-    return [Change(id="prompt-half", factor="prompts of half the length", scenario=changed, memory=s.memory, note=note)]
+    return [
+        Change(
+            id="prompt-half",
+            factor="prompts of half the length",
+            scenario=changed,
+            memory=s.memory,
+            basis=s.base.basis,
+            note=note,
+        )
+    ]
 
 
 def _seats(s: Stand) -> list[Change]:
@@ -197,7 +224,16 @@ def _seats(s: Stand) -> list[Change]:
     if built is None:
         return []
     note = "More seats carry more requests at once; they never make one user's tokens come faster."
-    return [Change(id="seats-x2", factor=f"{2 * config.seats} seats", scenario=built[0], memory=built[1], note=note)]
+    return [
+        Change(
+            id="seats-x2",
+            factor=f"{2 * config.seats} seats",
+            scenario=built[0],
+            memory=built[1],
+            basis=built[2],
+            note=note,
+        )
+    ]
 
 
 MAKERS: tuple[Callable[[Stand], list[Change]], ...] = (
