@@ -97,3 +97,9 @@ def test_bad_numbers_are_one_sentence(bad: list[str]):
     with pytest.raises(ServefitError) as caught:
         call(*[word for pair in good.items() for word in pair])
     assert bad[1].split()[0] in caught.value.message
+
+
+def test_a_run_and_typed_numbers_are_one_too_many(cli, tmp_path):
+    """A number typed beside a run would be passed over without a word."""
+    code, _, err = cli("explain", str(tmp_path), "--ttft", "780ms")
+    assert code == 2 and "a run has its own numbers" in err

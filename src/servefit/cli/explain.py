@@ -16,6 +16,11 @@ from servefit.explain.rules import Diagnosis, diagnose_run, diagnose_typed
 from servefit.records import load_run
 from servefit.units import fmt, fmt_percent, fmt_s, parse_bytes, parse_number, parse_plain, parse_seconds
 
+OF_A_MEASUREMENT = (
+    "ttft", "itl", "e2e", "isl", "osl", "prefill_rate", "ttft_p95", "short_ttft", "short_itl", "short_isl",
+)  # fmt: skip
+"""What is typed instead of a run, and not beside one."""
+
 
 @click.command(name="explain")
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path))
@@ -52,6 +57,12 @@ def command(runs: tuple[Path, ...], show_work: bool, figures: Path | None, as_js
     if len(runs) > 2:
         raise ServefitError(
             f"{len(runs)} runs were named; explain takes one, or two to compare.", hint="Name the slow one first."
+        )
+    said = [name for name in OF_A_MEASUREMENT if typed[name] is not None]
+    if runs and said:
+        raise ServefitError(
+            f"A run was named and --{said[0].replace('_', '-')} was typed; a run has its own numbers.",
+            hint="Leave one of them out.",
         )
     if figures and not runs:
         raise ServefitError("--figures draws a run, and none was named.", hint="servefit explain RUN --figures FOLDER")
