@@ -1,5 +1,6 @@
 """What `servefit plan` shows: no more than a screen and a half, every line true, everything with --all."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -107,3 +108,13 @@ def test_the_chosen_range_comes_first_and_the_trade_says_whose_it_is(shown, plan
     first = lines[next(i for i, line in enumerate(lines) if line.startswith("passes with")) + 2]
     assert first.startswith(best.device) and best.policy in first and "tp1" in first
     assert any(line.startswith(f"{best.device} {best.policy} tp1, {best.seats} to") for line in lines)
+
+
+def test_a_finished_plan_is_shown_again(planned, shown, cli):
+    """The same screen, whole with --all and the same object with --json; a flag that would change it is one sentence."""
+    out, everything, _ = shown
+    assert cli("plan", str(planned))[:2] == (0, out)
+    assert cli("plan", str(planned), "--all")[:2] == (0, everything)
+    assert json.loads(cli("plan", str(planned), "--json")[1]) == json.loads(planned.read_text(encoding="utf-8"))
+    code, said, err = cli("plan", str(planned), "--rate", "4", "--device", "l4")
+    assert code and not said and "which --device and --rate cannot change" in err

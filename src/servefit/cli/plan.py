@@ -76,7 +76,7 @@ def command(
 ) -> int:
     """Which device, policy and batch limit meets every target under this traffic, by how much, and what does it rest on?
 
-    FILE: a question in TOML; flags win over it. For example
+    FILE: a question in TOML; flags win over it. A finished plan.json is shown again, nothing is simulated. For example
 
     servefit plan --model llama-3.1-8b --device a100-80gb --device rtx-4090 --rate 4 --ttft-p99 500ms --tpot-p99 30ms
 
@@ -88,6 +88,8 @@ def command(
     from servefit.plan.files import plan_to_json, save_plan
     from servefit.plan.search import make_plan
 
+    if file and file.suffix == ".json":
+        return _show_again(file, as_json=as_json, everything=everything)
     spec = read_spec(file, given)
     if jobs is not None and jobs < 1:
         raise ServefitError(f"--jobs is {jobs}.", hint="One process or more.")
@@ -102,6 +104,33 @@ def command(
         emit_json(plan_to_json(plan))
     else:
         show_plan(plan, path, everything=everything)
+    return 0 if plan.recommended else 5
+
+
+def _show_again(file: Path, *, as_json: bool, everything: bool) -> int:
+    """A finished plan on the screen. Raises ServefitError where it is none, or where a flag would change it."""
+    from click.core import ParameterSource
+
+    from servefit.cli.plan_show import show_plan
+    from servefit.plan.files import load_plan, plan_to_json
+
+    context = click.get_current_context()
+    shows = ("file", "as_json", "everything", "quiet")
+    changes = [
+        p.opts[0]
+        for p in context.command.params
+        if p.name and p.name not in shows and context.get_parameter_source(p.name) == ParameterSource.COMMANDLINE
+    ]
+    if changes:
+        raise ServefitError(
+            f"{file} is a finished plan, which {' and '.join(changes)} cannot change.",
+            hint="Leave it out to see the plan again (--all and --json work), or ask anew with a TOML file or flags alone.",
+        )
+    plan = load_plan(file)
+    if as_json:
+        show.emit_json(plan_to_json(plan))
+    else:
+        show_plan(plan, file, everything=everything)
     return 0 if plan.recommended else 5
 
 
