@@ -87,6 +87,8 @@ def test_a_decision_can_stand_where_its_prediction_does_not(report, tmp_path):
     slow, fine = (hold(report.decision, report.ledger, tmp_path / name) for name in ("slow", "as-said"))
     assert (slow.result, "ttft.p99" in slow.outside, "ttft.p99" in fine.outside) == ("confirmed", True, False)
     assert {p.name: p.interval for p in slow.pairs}["ttft.p99"] == interval
+    make_run(tmp_path / "fast", ttft_s=interval[0] / 2)  # better than predicted is not as predicted either
+    assert "ttft.p99" in hold(report.decision, report.ledger, tmp_path / "fast").outside
     said = prediction_said(slow)
     assert said.startswith("The decision stands, the prediction does not: ") and "p99 TTFT is 490 ms, expected " in said
     assert "p99 TTFT" not in prediction_said(fine)
