@@ -189,7 +189,7 @@ def test_the_tightest_is_the_plans(tmp_path):
     plan = _with_checks(plan, best.id, full)
     said = answer(plan.candidates, plan.recommended, None)
     text = make_case(tmp_path, plan=plan).read_text(encoding="utf-8")
-    (label,) = re.findall(r"the tightest is `(.*?)`<!--least.check-->", text)
+    (label,) = re.findall(r"the tightest is `(.*?)`<!--tightest.check-->", text)
     assert f"the tightest is {label} with" in said and label != "goodput"
 
 

@@ -267,12 +267,24 @@ def _candidate(plan: Plan, c: Candidate, label: str) -> Iterator[Quantity]:
     made = f"{where}; mean of {len(plan.schedule_sha256)} simulated schedules; step time {basis.source}: {basis.origin}"
     for check in c.checks:
         yield from _check(check, where if check.name == "memory" else made)
-    if least := tightest([_judged(x) for x in c.checks]):
-        gap = margin(least.value or 0.0, least.target, at_most=least.at_most)
-        yield Quantity(name="least.margin", value=gap, dim="frac", formula="the margin of the tightest check",
-                       inputs=(f"{least.name}.margin",), source=where, signed=True)  # fmt: skip
-        yield Quantity(name="least.check", value=least.label, dim="text", formula="the worst miss, else the latency with the smallest margin",
-                       inputs=(f"{least.name}.margin",), source=where)  # fmt: skip
+    # "least" is what decisions of earlier versions name; it must go on meaning what it meant
+    least = worst([x for x in c.checks if x.margin is not None])
+    for name, check, said in (
+        (
+            "tightest",
+            tightest([_judged(x) for x in c.checks]),
+            "the worst miss, else the latency with the smallest margin",
+        ),
+        ("least", least, "the check with the smallest margin"),
+    ):
+        if check is not None:
+            gap = margin(check.value or 0.0, check.target, at_most=check.at_most)
+            inputs = (f"{check.name}.margin",)
+            yield Quantity(name=f"{name}.margin", value=gap, dim="frac", formula=f"the margin of {said}",
+                           inputs=inputs, source=where, signed=True)  # fmt: skip
+            yield Quantity(
+                name=f"{name}.check", value=check.label, dim="text", formula=said, inputs=inputs, source=where
+            )
     yield Quantity(
         name="basis.source", value=basis.source, dim="text", formula="where the step time is from", source=where
     )

@@ -67,7 +67,7 @@ class Page:
             yield ""
             yield f"> {flat(self.choices.despite)}<!--quoted: the deciders, {self.choices.date}-->"
         else:
-            tight = f"the tightest is {self.b('least.check')}, with a margin of {self.b('least.margin')}"
+            tight = f"the tightest is {self.b('tightest.check')}, with a margin of {self.b('tightest.margin')}"
             yield f"It meets every target ({self.b('verdict')}); {tight}."
         yield ""
         rows = [
@@ -419,9 +419,9 @@ class Page:
             return f"takes more memory ({self.b(at + 'memory')}) and carries no more."
         if isinstance(capacity, int | float) and capacity < 0:
             return f"carries less ({self.b(at + 'capacity')})."
-        here, there = self.ledger.value("least.margin"), self.ledger.value(f"{self.ledger.with_(c)}#least.margin")
+        here, there = self.ledger.value("tightest.margin"), self.ledger.value(f"{self.ledger.with_(c)}#tightest.margin")
         if isinstance(here, int | float) and isinstance(there, int | float) and there < here:
-            return f"its tightest margin is smaller ({self.b(self.ledger.with_(c) + '#least.margin')})."
+            return f"its tightest margin is smaller ({self.b(self.ledger.with_(c) + '#tightest.margin')})."
         return "not better by the rule that picked (say here why it was not taken)."
 
     def extra_seats(self, others: Sequence[Candidate]) -> Iterator[str]:
