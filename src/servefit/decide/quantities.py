@@ -269,7 +269,7 @@ def _candidate(plan: Plan, c: Candidate, label: str) -> Iterator[Quantity]:
         yield from _check(check, where if check.name == "memory" else made)
     # "least" is what decisions of earlier versions name; it must go on meaning what it meant
     least = worst([x for x in c.checks if x.margin is not None])
-    for name, check, said in (
+    for name, close, said in (
         (
             "tightest",
             tightest([_judged(x) for x in c.checks]),
@@ -277,13 +277,13 @@ def _candidate(plan: Plan, c: Candidate, label: str) -> Iterator[Quantity]:
         ),
         ("least", least, "the check with the smallest margin"),
     ):
-        if check is not None:
-            gap = margin(check.value or 0.0, check.target, at_most=check.at_most)
-            inputs = (f"{check.name}.margin",)
+        if close is not None:
+            gap = margin(close.value or 0.0, close.target, at_most=close.at_most)
+            inputs = (f"{close.name}.margin",)
             yield Quantity(name=f"{name}.margin", value=gap, dim="frac", formula=f"the margin of {said}",
                            inputs=inputs, source=where, signed=True)  # fmt: skip
             yield Quantity(
-                name=f"{name}.check", value=check.label, dim="text", formula=said, inputs=inputs, source=where
+                name=f"{name}.check", value=close.label, dim="text", formula=said, inputs=inputs, source=where
             )
     yield Quantity(
         name="basis.source", value=basis.source, dim="text", formula="where the step time is from", source=where
