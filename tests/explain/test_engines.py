@@ -36,10 +36,10 @@ def named(run: Run) -> set[str]:
 @pytest.mark.parametrize("name", ["embedded", "llamacpp"])
 def test_full_seats(name: str, tmp_path: Path):
     """Three users on one seat: waiting for a seat, with and without the server's own times."""
-    workload = Workload(n=6, isl=Lengths(mean=24), osl=Lengths(mean=6), concurrency=3)
+    workload = Workload(n=9, isl=Lengths(mean=24), osl=Lengths(mean=24), concurrency=3)
     with engines.start(name, policy="none", seats=1, context_tok=512) as engine:
         run = measure(find_endpoint(engine.url), workload, Options(out=tmp_path / "run"))
-    # with answers this short the seat is mostly taken by reading, which is not seen from outside: a queue then
+    # a seat that is taken by reading is not seen from outside: then it is a queue
     assert named(run) & {"seats_full", "queueing"}
     assert named(untold(run)) & {"seats_full", "queueing"}
 
