@@ -18,6 +18,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from servefit.host.machine import chip_name  # noqa: E402 - the checkout, not an installed servefit
 
+GOLDEN = "tests/golden/bundles/decision-1.zip"
+
 
 def benches(data_dir: str | None, scratch: Path) -> list[tuple[str, list[str]]]:
     """(name, arguments after python), the quick ones first."""
@@ -28,6 +30,7 @@ def benches(data_dir: str | None, scratch: Path) -> list[tuple[str, list[str]]]:
         ("bandwidth", ["bench/bandwidth.py"]),
         ("client", ["bench/client.py", "--streams", "1,64,256,512"]),
         ("page", ["-m", "bench.page"]),
+        ("tour", ["-m", "servefit", "tour", "--out", str(scratch / "tour")]),
         ("predict", ["bench/predict.py", "--out", str(scratch / "predict.jsonl"), "--engine", "both"]),
     ]
     return [*found, ("validate", ["bench/validate.py", data_dir])] if data_dir else found
@@ -35,12 +38,19 @@ def benches(data_dir: str | None, scratch: Path) -> list[tuple[str, list[str]]]:
 
 def start_up() -> None:
     """Wall seconds of what a person waits for, best of three, in a fresh process each."""
-    for args in (["--help"], ["--version"], ["check"], ["devices"], ["learn", "example", "cached-bill"]):
+    for args in (
+        ["--help"],
+        ["--version"],
+        ["check"],
+        ["devices"],
+        ["learn", "example", "cached-bill"],
+        ["verify", GOLDEN],
+    ):
         times = []
         for _ in range(3):
             began = time.perf_counter()
             subprocess.run(
-                [sys.executable, "-m", "servefit", *args], check=False, capture_output=True, env=environment()
+                [sys.executable, "-m", "servefit", *args], check=False, capture_output=True, cwd=ROOT, env=environment()
             )
             times.append(time.perf_counter() - began)
         print(f"  servefit {' '.join(args):30} {min(times):6.2f} s")

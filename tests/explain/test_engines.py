@@ -47,10 +47,10 @@ def test_full_seats(name: str, tmp_path: Path):
 @pytest.mark.parametrize("name", ["embedded", "llamacpp"])
 def test_cached_prefix_and_long_prompt(name: str, tmp_path: Path):
     """The same long text again is a cache, where one is on; new long prompts are long prompts, and no cache."""
-    text = "You answer questions about the rules of our shop. " * 30
+    text = "You answer questions about the rules of our shop. " * 60
     again = Workload(n=3, osl=Lengths(mean=3), concurrency=1)
     new = Workload(n=3, isl=Lengths(mean=350), osl=Lengths(mean=3), concurrency=1)
-    with engines.start(name, seats=2, context_tok=768, prefix_cache=True) as engine:
+    with engines.start(name, seats=2, context_tok=1280, prefix_cache=True) as engine:
         endpoint = find_endpoint(engine.url)
         cached = measure(endpoint, again, Options(out=tmp_path / "again", prompt=text))
         fresh = measure(endpoint, new, Options(out=tmp_path / "new"))
@@ -126,9 +126,11 @@ def test_experiment_prefix_on_an_engine(cached_server: engines.RunningEngine, cl
 
 
 def test_experiment_context_on_an_engine(cached_server: engines.RunningEngine, cli: Any, tmp_path: Path):
-    """Two rungs are read whole, the third is longer than the context of 512: refused, and the end lies between them."""
+    """Two rungs are read whole, the third is longer than the context of 512: refused, and the end lies between them.
+
+    How TTFT grows is not asserted: two requests a rung on a shared machine have no order to rely on, and the sentence then says so.
+    """
     said = experiment(cli, tmp_path, "context", cached_server.url, "--lengths", "64,320,900", "-n", "2")
-    assert "From 64 to 320 prompt tokens the first token goes from" in said["sentence"]
     assert said["sentence"].endswith("320 tokens are read whole, 900 are refused: the context ends between them.")
     assert [row[0] for row in said["rows"]] == ["64", "320", "900"]
     assert said["rows"][2][-1] == "refused"
