@@ -2,12 +2,12 @@
 
 import json
 import shutil
-import struct
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from facts.weight_files import TENSORS, TINY, write_gguf, write_safetensors
 from servefit.calibrate.calibration import load_calibration
 from servefit.decide.decision import parse_decision
 from servefit.errors import ServefitError
@@ -71,31 +71,19 @@ STREAMS = {
 }  # fmt: skip
 
 
-def _gguf() -> bytes:
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value)) + value.encode()
-
-    keys = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 32, "llama.attention.head_count": 1,
-            "llama.feed_forward_length": 32, "llama.context_length": 64}  # fmt: skip
-    meta = b"".join(
-        text(k) + (struct.pack("<I", 8) + text(v) if isinstance(v, str) else struct.pack("<II", 4, v))
-        for k, v in keys.items()
-    )
-    tensors = text("token_embd.weight") + struct.pack("<IQQIQ", 2, 32, 32, 8, 0)
-    tensors += text("blk.0.ffn_up.weight") + struct.pack("<IQQIQ", 2, 32, 32, 8, 34 * 32)
-    data = b"GGUF" + struct.pack("<IQQ", 3, 2, len(keys)) + meta + tensors
-    return data + bytes(-len(data) % 32 + 2 * 34 * 32)
-
-
-def _safetensors() -> bytes:
-    table = json.dumps({"t": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}}).encode()
-    return struct.pack("<Q", len(table)) + table + bytes(8)
+def _bytes(write: Callable[..., Path], *what: object) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return write(Path(folder) / "file", *what).read_bytes()
 
 
 IMPORTED = b'[{"build_commit": "x", "model_type": "llama", "n_prompt": 512, "n_gen": 0, "avg_ts": 100.0, "samples_ts": [99.0, 101.0], "samples_ns": [5, 5]}]'
 BINARY: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
-    "gguf": ("m.gguf", _gguf(), load_gguf),
-    "safetensors": ("m.safetensors", _safetensors(), read_safetensors),
+    "gguf": ("m.gguf", _bytes(write_gguf, TINY, TENSORS), load_gguf),
+    "safetensors": (
+        "m.safetensors",
+        _bytes(write_safetensors, {"t": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}}, 8),
+        read_safetensors,
+    ),
     "config.json": ("config.json", json.dumps(CONFIG).encode(), load_model),
     "calibration.json": ("c.json", json.dumps(CALIBRATION).encode(), load_calibration),
     "plan.json": ("plan.json", GOLDEN.read_bytes(), load_plan),

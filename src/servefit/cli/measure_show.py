@@ -16,7 +16,7 @@ from servefit.measure.window import in_window, window_tok_per_s
 from servefit.objectives import Summary, failures_as_inf, summarize
 from servefit.records import Run
 from servefit.stats import Spread, is_slowest, percentile, percentile_interval
-from servefit.units import fmt, fmt_percent, fmt_s
+from servefit.units import fmt, fmt_count, fmt_percent, fmt_s
 
 if TYPE_CHECKING:
     from servefit.measure.run import Progress
@@ -45,7 +45,7 @@ def show_run(run: Run, folder: Path, *, as_json: bool) -> None:
 def _load_words(load: dict[str, Any]) -> str:
     """When the requests were sent, in words: by users, at a rate, in stages, by a trace."""
     if users := load.get("concurrency"):
-        return f"{users} user{'s' if users != 1 else ''}"
+        return fmt_count(users, "user")
     if stages := load.get("stages"):
         return f"{' then '.join(f'{rate:g}' for rate, _ in stages)} req/s"
     return f"{load['rate_req_per_s']} req/s" if load.get("rate_req_per_s") else "by a trace"

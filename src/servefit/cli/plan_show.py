@@ -59,7 +59,7 @@ def _bounds(plan: Plan) -> None:
         for c in plan.candidates[0].checks
     )
     seeds = len(plan.schedule_sha256)
-    click.echo(plain(f"\nasked: {load}{shape}, {fmt(w.n)} requests x {seeds} schedule{'s' if seeds > 1 else ''}"))
+    click.echo(plain(f"\nasked: {load}{shape}, {fmt(w.n)} requests x {fmt_count(seeds, 'schedule')}"))
     click.echo(plain(f"promised: {promise}"))
     if plan.recommended:
         click.echo(plain(f"chosen by: {plan.recommended.rule.partition(';')[0]}"))

@@ -16,6 +16,7 @@ from servefit.decide.findings import Finding
 from servefit.decide.verify import Report
 from servefit.decide.written import show
 from servefit.errors import ServefitError
+from servefit.units import fmt_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ def _print(path: Path, one: _Done, style: str) -> None:
             note = " (note)" if f.level == "warning" else ""
             click.echo(plain(f"{path}:{f.line}: {f.code}{note}{f' {f.name}' if f.name else ''}: {f.message}"))
     errors = sum(f.level == "error" for f in report.findings)
-    said = "holds" if report.holds else f"does not hold: {errors} finding{'s' if errors != 1 else ''}"
+    said = "holds" if report.holds else f"does not hold: {fmt_count(errors, 'finding')}"
     click.echo(
         f"{path} ({report.decision.front.status}): {report.checked} bound numbers and words recomputed; it {said}."
     )
