@@ -7,9 +7,9 @@ the prediction is held against, and the spread between them is printed beside it
 FILE grows by one JSON object a line (calibrated, predicted, measured), so the bench can be run in slices: each call goes on
 where the last one ended, and starts nothing new after --for seconds. --table prints what lies in FILE. --again predicts
 anew, from the same calibration, with today's code; the table marks what was predicted after it was measured. On a
-shared machine the same step takes longer some minutes later: how fast a lone request is just before and after a load, over
-how fast it was when calibrated, is the load's pace. --at-pace predicts each run for a machine of that pace; nothing else of the
-run goes into it.
+shared machine the same step takes longer some minutes later: what a token and a prompt of a lone request take just before and after a
+load, over what they took beside the calibration, is the load's pace, of memory and of arithmetic. --at-pace predicts each run for a
+machine of that pace; nothing else of the run goes into it.
 
     itl, tpot p50, output tok/s    within 7%
     tpot p95, e2e p50 and p95      within 10%
@@ -33,7 +33,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from predict_loads import MOST_USERS, Load, closed, figures, lengths, loads_of, predict, users_load
+from predict_loads import MOST_USERS, Load, Lone, Pace, closed, figures, lengths, loads_of, predict, users_load
 from predict_table import QUIET, STEADY, counts, results, show, within
 
 from servefit.calibrate.calibration import Calibration, load_calibration, save_calibration
@@ -72,14 +72,15 @@ class Bench:
             self.known = None
         return find_endpoint(self.running.url)
 
-    def lone_s(self, switches: dict[str, object]) -> float:
-        """The median ITL of one lone request just now, in seconds. A fresh engine is warmed up."""
+    def lone_s(self, switches: dict[str, object]) -> Lone:
+        """What one lone request takes just now. A fresh engine is warmed up."""
         endpoint = self.endpoint(switches)
         if self.known is None:
             options = Options(out=self.folder / "aside")
             self.known = prepare(endpoint, LONE, schedule(LONE), options, 0)
             self.aside(Workload(n=4, concurrency=4, isl=Lengths(mean=200), osl=Lengths(mean=12), seed=99))
-        return summarize(self.aside(LONE)).itl_s.p50 or 0.0
+        seen = summarize(self.aside(LONE))
+        return Lone(seen.itl_s.p50 or 0.0, seen.ttft_s.p50 or 0.0)
 
     def measure(self, load: Load, name: str) -> tuple[Run, float]:
         """(one run of the load, the share of time that our threads waited for a processor), after `lone_s`."""
@@ -186,21 +187,31 @@ CALIBRATED = {"policy": "continuous", "seats": 16, "budget_tok": None}
 """The switches of the engine that is calibrated: all other policies and seats are predicted from this one."""
 
 
-def calibrate(bench: Bench, *, quick: bool) -> tuple[Calibration, float] | None:
-    """(the engine, calibrated once from outside; a lone request's median ITL then); None where the machine was not quiet."""
+def calibrate(bench: Bench, *, quick: bool, rounds: int) -> tuple[Calibration, Lone] | None:
+    """(the engine, calibrated once from outside; a lone request as it was then); None where the machine was not quiet."""
     folder = bench.folder / "calibrate"
     shutil.rmtree(folder, ignore_errors=True)
     endpoint = bench.endpoint(CALIBRATED)
     ahead = [bench.lone_s(CALIBRATED) for _ in range(5)]
     before = processor_s(bench.sessions())
-    runs = dict(probe_server(endpoint, folder, size=QUICK if quick else FULL, clock=time.monotonic))
+    runs, beside = {}, []
+    for name, run in probe_server(
+        endpoint, folder, size=QUICK if quick else FULL, rounds=rounds, budget_s=1e9, clock=time.monotonic
+    ):
+        runs[name] = run
+        beside.append(bench.lone_s(CALIBRATED))
     waited = waited_frac(before, processor_s(bench.sessions()))
     behind = [bench.lone_s(CALIBRATED) for _ in range(5)]
-    pace = (percentile(behind, 50) or 0.0) / (percentile(ahead, 50) or 1.0)
+    pace = typical(behind).itl_s / typical(ahead).itl_s
     print(f"calibrated: waited {100 * waited:.0f}%, pace after over before {pace:.2f}", file=sys.stderr)
     if waited > QUIET or abs(pace - 1) > 2 * STEADY:
         return None
-    return learn(list(runs.values()), names=list(runs)), percentile([*ahead, *behind], 50) or 0.0
+    return learn(list(runs.values()), names=list(runs)), typical(beside)
+
+
+def typical(seen: list[Lone]) -> Lone:
+    """The medians of lone requests."""
+    return Lone(percentile([x.itl_s for x in seen], 50) or 0.0, percentile([x.ttft_s for x in seen], 50) or 0.0)
 
 
 def predict_all(found: Results, engine: str, calibration: Calibration) -> None:
@@ -210,7 +221,7 @@ def predict_all(found: Results, engine: str, calibration: Calibration) -> None:
         found.add("predicted", engine, load=load.name, saturated=saturated, figures=expected)
 
 
-def predict_named(calibration: Calibration, engine: str, name: str, pace: float) -> dict[str, float | None]:
+def predict_named(calibration: Calibration, engine: str, name: str, pace: Pace) -> dict[str, float | None]:
     """The figures of the load called so, on a machine of that pace."""
     loads = {x.name: x for x in [*loads_of(engine), *map(users_load, range(1, MOST_USERS + 1))]}
     return predict(loads[name], calibration, pace)[0]
@@ -268,18 +279,18 @@ def slice_of(engine: str, found: Results, folder: Path, args: argparse.Namespace
             if time.monotonic() - began > args.for_s:
                 return
             folder.mkdir(parents=True, exist_ok=True)
-            if (learned := calibrate(bench, quick=args.quick)) is None:
+            if (learned := calibrate(bench, quick=args.quick, rounds=args.rounds)) is None:
                 continue
-            calibration, lone_s = learned
+            calibration, lone = learned
             save_calibration(calibration, file)
             for line in words(calibration):
                 print(f"  {line}", file=sys.stderr)
             found.add("calibrated", engine, targets=targets_of(calibration), step=asdict(calibration.step), machine=chip_name(),
-                      batching=asdict(calibration.batching), noise_frac=calibration.noise_frac, lone_s=lone_s)  # fmt: skip
+                      batching=asdict(calibration.batching), noise_frac=calibration.noise_frac, lone=lone)  # fmt: skip
         calibration = load_calibration(file)
         if args.again or not found.has("predicted", engine):
             predict_all(found, engine, calibration)
-        lone_s = next(x["lone_s"] for x in found.lines if x["kind"] == "calibrated" and x["engine"] == engine)
+        lone = Lone(*next(x["lone"] for x in found.lines if x["kind"] == "calibrated" and x["engine"] == engine))
         while args.repeats and time.monotonic() - began < args.for_s:
             left = todo(found, engine, args)
             item = left[0] if left else None if args.loads else next_users(found, engine, args.repeats)
@@ -290,11 +301,12 @@ def slice_of(engine: str, found: Results, folder: Path, args: argparse.Namespace
             slug = "".join(c if c.isalnum() else "-" for c in load.name)
             ahead = bench.lone_s(load.switches)
             run, waited = bench.measure(load, f"{slug}-{repeat}")
-            pace = (ahead + bench.lone_s(load.switches)) / 2 / lone_s
+            behind = bench.lone_s(load.switches)
+            pace = Lone((ahead.itl_s + behind.itl_s) / 2, (ahead.ttft_s + behind.ttft_s) / 2).over(lone)
             summary = summarize(run)
             found.add("measured", engine, load=load.name, ok=summary.ok, n=summary.n, waited_frac=waited, pace=pace,
                       figures=figures(summary))  # fmt: skip
-            said = f"{engine}: {load.name}, {summary.ok} of {summary.n}, waited {100 * waited:.0f}%, pace {pace:.2f}, {len(left)} left"
+            said = f"{engine}: {load.name}, {summary.ok} of {summary.n}, waited {100 * waited:.0f}%, pace {pace.memory:.2f} and {pace.compute:.2f}, {len(left)} left"
             print(said, file=sys.stderr)
     finally:
         bench.stop()
@@ -311,6 +323,9 @@ def main() -> int:
     parser.add_argument("--for", dest="for_s", type=float, default=1e9, help="start nothing new after so many seconds")
     parser.add_argument("--first", action="store_true", help="come before the machine's other sessions (root, Linux)")
     parser.add_argument("--quick", action="store_true", help="the quick calibration")
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="so often all is probed: the pace wanders within a minute"
+    )
     parser.add_argument("--again", action="store_true", help="predict anew from the same calibration")
     parser.add_argument("--table", action="store_true", help="only print what lies in the file")
     parser.add_argument("--out", type=Path, help="file of results; runs and calibrations lie beside it")

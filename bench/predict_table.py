@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from itertools import combinations
 
+from predict_loads import Pace
+
 from servefit.cli.show import table
 from servefit.stats import percentile
 
@@ -20,12 +22,17 @@ STEADY = 0.15
 share: on a shared machine the same step can take 15% longer some minutes later, which no calibration can know."""
 
 
+def memory_pace(line: dict) -> float:
+    """How much longer a token of a lone request took around this run than when calibrated."""
+    return line["pace"][0]
+
+
 def counts(line: dict) -> bool:
     """Whether the machine was as quiet and as fast in this run as a comparison needs; the run's own figures play no part."""
-    return line["waited_frac"] <= QUIET and abs(line.get("pace", 1.0) - 1.0) <= STEADY
+    return line["waited_frac"] <= QUIET and abs(memory_pace(line) - 1.0) <= STEADY
 
 
-Anew = Callable[[str, float], dict[str, float | None]]
+Anew = Callable[[str, Pace], dict[str, float | None]]
 """(load, pace) -> its figures, predicted for a machine of that pace."""
 
 
@@ -59,7 +66,7 @@ def results(lines: list[dict], engine: str, anew: Anew | None = None) -> list[di
     for p in {x["load"]: x for x in mine if x["kind"] == "predicted"}.values():
         seen = [x for x in mine if x["kind"] == "measured" and x["load"] == p["load"] and counts(x)]
         if seen:
-            told = [anew(p["load"], x.get("pace", 1.0)) if anew else p["figures"] for x in seen]
+            told = [anew(p["load"], Pace(*x["pace"])) if anew else p["figures"] for x in seen]
             cells = compare(told, [x["figures"] for x in seen])
             found.append({**p, "cells": cells, "repeats": len(seen), "late": p["at"] > min(x["at"] for x in seen)})
     return found
@@ -157,9 +164,9 @@ def show(lines: list[dict], engine: str, anew: Anew | None = None) -> None:
         print("  * predicted again after it was measured (--again), from the same calibration")
     when = sorted(x["at"] for x in lines if x.get("engine") == engine)
     runs = [x for x in lines if x.get("engine") == engine and x["kind"] == "measured"]
-    paces = sorted(x["pace"] for x in runs if counts(x))
+    paces = sorted(memory_pace(x) for x in runs if counts(x))
     print(
-        f"  pace of the machine in the runs: {paces[0]:.2f} to {paces[-1]:.2f}, median {paces[len(paces) // 2]:.2f} of when calibrated"
+        f"  pace of the machine (a lone token) in the runs: {paces[0]:.2f} to {paces[-1]:.2f}, median {paces[len(paces) // 2]:.2f} of when calibrated"
     )
     waits = sorted(x["waited_frac"] for x in runs if counts(x))
     commits = ", ".join(dict.fromkeys(x["commit"] for x in lines if x.get("engine") == engine))

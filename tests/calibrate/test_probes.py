@@ -11,7 +11,9 @@ from servefit.calibrate.probes import (
     FULL,
     QUICK,
     Pace,
+    _of_round,
     _pace_of,
+    again,
     deep,
     expected_s,
     join,
@@ -28,11 +30,25 @@ PACE = Pace(itl_s=0.010, ttft_s={32: 0.05, 128: 0.1, 512: 0.3, 1000: 0.6})
 
 @pytest.mark.parametrize("size", [FULL, QUICK])
 @pytest.mark.parametrize("context_tok", [256, 1024, 8192])
-def test_no_probe_leaves_the_context(size, context_tok):
-    """Prompt and answer of every request fit the context that the server says it has."""
+@pytest.mark.parametrize("round_", [0, 3])
+def test_no_probe_leaves_the_context(size, context_tok, round_):
+    """Prompt and answer of every request fit the context that the server says it has, in later rounds, too."""
     for make in (lone, tiles, stairs, deep, join):
-        for probe in make(size, PACE, context_tok):
+        for probe in _of_round(round_, make(size, PACE, context_tok - round_)):
             assert all(r.isl + r.osl <= context_tok for r in probe.requests), probe.name
+
+
+def test_a_round_asks_the_same_of_other_prompts():
+    """Every probe again under a name of its own, a token longer; tiles keep their lengths, and a cache is looked for once."""
+    for make in (lone, tiles, stairs, deep, join):
+        firsts, thirds = list(make(FULL, PACE, 8192)), list(_of_round(2, make(FULL, PACE, 8192)))
+        for first, third in zip(firsts, thirds, strict=True):
+            assert third.name == f"{first.name}-round-3"
+            longer = [b.isl - a.isl for a, b in zip(first.requests, third.requests, strict=True)]
+            assert set(longer) == {0 if make is tiles else 2}
+            assert [(r.due_s, r.osl) for r in third.requests] == [(r.due_s, r.osl) for r in first.requests]
+    assert list(_of_round(0, again(FULL, PACE, 8192)))
+    assert not list(_of_round(1, again(FULL, PACE, 8192)))
 
 
 def test_lone_lengths_are_interleaved():
@@ -103,8 +119,9 @@ def test_the_embedded_engine_is_learned(tmp_path):
     from servefit.servers import engines
 
     with engines.start("embedded", policy="chunked", seats=4, budget_tok=128) as engine:
-        runs = dict(probe_server(find_endpoint(engine.url), tmp_path, size=QUICK, clock=time.monotonic))
-    assert set(runs) == {"lone", "tiles", "stairs-16", "deep-4x403", "join-1", "again"}
+        runs = dict(probe_server(find_endpoint(engine.url), tmp_path, size=QUICK, rounds=2, clock=time.monotonic))
+    twice = {"lone", "tiles", "stairs-16", "deep-4x403", "join-1"}
+    assert set(runs) == {*twice, *(f"{name}-round-2" for name in twice), "again"}
     assert recognise(list(runs.values())).seats == 4
     found = learn(list(runs.values()), names=list(runs), force=True)
     assert found.batching.policy == "chunked"

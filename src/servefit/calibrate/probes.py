@@ -16,6 +16,7 @@ ones gain is seen on a few of them.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from servefit.errors import CannotMeasure
@@ -101,9 +102,13 @@ def probe_server(
     size: Size = FULL,
     progress: Callable[[Progress], None] | None = None,
     budget_s: float = 280.0,
+    rounds: int = 1,
     clock: Callable[[], float],
 ) -> Iterator[tuple[str, Run]]:
     """Each probe's name and run, as they are made, below `folder`; ends early when `budget_s` seconds are used up.
+
+    With `rounds` above 1 all is asked so often, each prompt a token longer than in the round before: on a machine whose
+    pace wanders within minutes, the fit is then of the pace on average, not of one moment's.
 
     Raises CannotMeasure where the server fails the lone requests: a step time cannot be learned from failures.
     """
@@ -112,8 +117,8 @@ def probe_server(
     known: Prepared | None = None
     pace: Pace | None = None
     context = 0
-    for number, make in enumerate(_MAKERS):
-        for probe in make(size, pace, context or 2048):
+    for number, (round_, make) in enumerate(product(range(rounds), _MAKERS)):
+        for probe in _of_round(round_, make(size, pace, (context or 2048) - round_)):
             spent = clock() - begun
             if pace is not None and spent + expected_s(probe, pace) > budget_s:
                 continue
@@ -124,9 +129,20 @@ def probe_server(
                 context = known.endpoint.context_tok or 0
                 probe = next(iter(make(size, pace, context or 2048)))  # noqa: PLW2901 - now that the context is known
             run = _run(known, probe, options, seed=number * 100 + len(probe.requests))
-            if probe.name == "lone":
+            if pace is None:
                 pace = _pace_of(run)
             yield probe.name, run
+
+
+def _of_round(round_: int, probes: Iterator[Probe]) -> Iterator[Probe]:
+    """The probes as they are asked in this round, counted from 0. Once is enough to see a prefix cache; tiles keep their lengths."""
+    for probe in probes:
+        if not round_:
+            yield probe
+        elif probe.prompt is None:
+            longer = 0 if probe.name == "tiles" else round_
+            requests = tuple(replace(r, isl=r.isl + longer) for r in probe.requests)
+            yield replace(probe, name=f"{probe.name}-round-{round_ + 1}", requests=requests)
 
 
 def _run(known: Prepared, probe: Probe, options: Options, *, seed: int) -> Run:

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     help="Folder for the probes' runs.  [default: runs/calibrate-<time>]",
 )
 @click.option("--quick", is_flag=True, help="Ask a third as much: wider intervals.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 20),
+    default=1,
+    help="Probe so often: the average of a machine whose pace wanders.",
+)
 @click.option("--budget", "budget_s", type=float, default=280.0, help="Seconds that probing may take.")
 @click.option("--device", default="", help="What it runs on, as a catalogue name; default: this machine's chip.")
 @click.option("--model", help="Model to ask for; default: the one that the server lists.")
@@ -139,7 +145,7 @@ def _probe(target: str, given: dict[str, Any]) -> "tuple[list[Path], list[Run], 
     with watcher(quiet=given["quiet"]) as progress:
         probes = probe_server(
             endpoint, folder, size=QUICK if given["quick"] else FULL, progress=progress, clock=time.monotonic,
-            budget_s=given["budget_s"],
+            budget_s=given["budget_s"], rounds=given["rounds"],
         )  # fmt: skip
         for name, run in probes:
             folders.append(folder / name)
