@@ -30,6 +30,34 @@ def test_what_was_measured_comes_before_what_is_cheap():
     assert recommend(some, "cheapest", {"m": "measured", "s": "spec"}).id == "cheap/chunked/8"
 
 
+def test_of_equal_margins_the_pick_stands_clear_of_both_ends():
+    """16 to 64 seats pass with the same margin: 32 is twice the 14 that fails, and half of the 128 that fails or more."""
+    tried = (14, 16, 24, 32, 48, 64, 128)
+    some = [candidate(n, usd=1.0, ttft=0.5 if n in (14, 128) else 0.05, rel=0.05, seat_bytes=1) for n in tried]
+    found = recommend(some, "cheapest")
+    assert found.id == "gpu/chunked/32"
+    assert "farthest from both ends of the passing range" in found.rule
+    assert recommend(some, "cheapest", {}, {"b": 24}).id == "gpu/chunked/24"  # beyond 24 nothing was measured
+
+
+def test_seats_that_change_nothing_end_no_range():
+    """More than 31 are never there: 64 seats stand far from the low end and near no other; a limit not tried may end it."""
+    idle = [candidate(n, usd=1.0, ttft=0.5 if n == 28 else 0.05, seat_bytes=1) for n in (28, 29, 30, 31, 64)]
+    idle = [replace(c, figures=replace(c.figures, in_flight_peak=31)) for c in idle]
+    assert recommend(idle, "cheapest").id == "gpu/chunked/64"
+    busy = [replace(c, figures=replace(c.figures, in_flight_peak=99)) for c in idle]
+    assert recommend(busy, "cheapest").id == "gpu/chunked/31"
+
+
+def test_a_margin_that_is_worse_by_more_than_its_interval_is_not_traded_for_room():
+    """16 seats in the middle cost a clear piece of the margin: the pick stays; within the interval it moves; never to a dearer one."""
+    ends = [candidate(n, usd=1.0, tpot=0.02, rel=0.05) for n in (7, 33)]
+    best = candidate(8, usd=1.0, tpot=0.006, rel=0.05)
+    assert recommend([*ends, best, candidate(16, usd=1.0, tpot=0.0064, rel=0.05)], "cheapest").id == "gpu/chunked/8"
+    assert recommend([*ends, best, candidate(16, usd=1.0, tpot=0.0062, rel=0.05)], "cheapest").id == "gpu/chunked/16"
+    assert recommend([*ends, best, candidate(16, usd=2.0, tpot=0.0062, rel=0.05)], "cheapest").id == "gpu/chunked/8"
+
+
 def test_without_any_price_the_rule_says_so():
     """Nothing is cheapest where no price is known: the margin decides and the recorded rule says why."""
     found = recommend([candidate(8, tpot=0.009), candidate(4, tpot=0.008)], "cheapest")

@@ -14,7 +14,7 @@ from servefit.plan.bases import _calibration_error
 from servefit.plan.edges import show
 from servefit.plan.files import plan_to_json
 from servefit.plan.search import make_plan
-from servefit.plan.spec import GivenDevice, PlanSpec
+from servefit.plan.spec import GivenDevice, GivenPrice, PlanSpec
 from servefit.workload.workload import Lengths, Workload
 
 pytestmark = pytest.mark.slow
@@ -82,6 +82,18 @@ def test_cost_follows_from_price_and_throughput(plan):
     assert best.cost.usd_per_mtok == pytest.approx(best.cost.usd_per_hour / hour * 1e6)
     assert best.cost.source and best.cost.as_of
     assert all(c.cost is None for c in plan.candidates if c.device == "epyc-9654")
+
+
+def test_a_price_of_ones_own_goes_before_the_catalogues():
+    """Another spelling of the device's name will do; the cost says who gave it; a price of a device not asked about is refused."""
+    own = replace(QUESTION, given_prices=(GivenPrice(device="A100 80GB", usd_per_hour=0.25),), replicas=(2,))
+    best = make_plan(own)
+    c = best.candidate(best.recommended.id)
+    assert (c.cost.usd_per_hour, c.cost.source, c.cost.as_of) == (0.5, "given by the user", "")
+    (said,) = [a for a in best.assumptions if a.id == "price-date"] or [None]
+    assert said is None or (said.source == "assumed" and "given by the user" in said.text)
+    with pytest.raises(ServefitError, match="A price is given for h100-sxm, which is not among"):
+        make_plan(replace(QUESTION, given_prices=(GivenPrice(device="h100-sxm", usd_per_hour=1.0),)))
 
 
 def test_assumptions_are_sorted_by_how_little_they_may_move(plan):

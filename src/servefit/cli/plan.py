@@ -14,7 +14,7 @@ from servefit.units import parse_seconds
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from servefit.plan.spec import PlanSpec
+    from servefit.plan.spec import GivenPrice, PlanSpec
 
 
 @click.command(name="plan")
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 @click.option("--goodput", help="Requests a second that must meet every latency target, or a share: 99%.")
 @click.option("--usd-per-hour", type=float, help="At most so many dollars an hour, all replicas together.")
 @click.option("--usd-per-mtok", type=float, help="At most so many dollars per million output tokens.")
+@click.option(
+    "--price", "prices", multiple=True, metavar="DEVICE=USD", help="What you pay for one an hour; may be repeated."
+)
 @click.option("--quality", type=click.Path(), help="Scores by precision (see the guide), from lm-evaluation-harness.")
 @click.option("--quality-at-least", type=float, help="A precision that scores below it does not pass.")
 @click.option(
@@ -184,6 +187,8 @@ def read_spec(file: Path | None, given: dict[str, Any]) -> "PlanSpec":
     ):
         if given[name] is not None:
             changes[name] = given[name]
+    if given["prices"]:
+        changes["given_prices"] = _prices(given["prices"], spec.given_prices)
     if given["headroom"] is not None:
         changes["headroom_frac"] = show.share(given["headroom"], "--headroom")
     if given["prefix_cache"]:
@@ -280,6 +285,21 @@ def _goodput(text: str) -> dict[str, Any]:
     if value > 1:
         raise ServefitError(f"--goodput {text} is a share above 1.", hint="Write 99% for a share, or 4.5/s for a rate.")
     return {"goodput_frac": value, "goodput_req_per_s": None}
+
+
+def _prices(texts: tuple[str, ...], filed: tuple["GivenPrice", ...]) -> tuple["GivenPrice", ...]:
+    """The prices of flags, then those of the file that no flag names. Raises ServefitError."""
+    from servefit.plan.spec import GivenPrice
+    from servefit.units import parse_plain
+
+    said: dict[str, float] = {}
+    for text in texts:
+        device, is_, usd = text.rpartition("=")
+        if not is_ or not device.strip():
+            raise ServefitError(f"--price {text} names no device and price.", hint="Write --price a100-80gb=1.10.")
+        said[device.strip()] = parse_plain(usd)
+    flags = tuple(GivenPrice(device=device, usd_per_hour=usd) for device, usd in said.items())
+    return (*flags, *(p for p in filed if p.device not in said))
 
 
 def _count(text: str) -> int:

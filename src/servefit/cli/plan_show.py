@@ -11,7 +11,7 @@ import click
 
 from servefit.cli.show import plain, table
 from servefit.plan.edges import Group, group_of, show
-from servefit.plan.pick import latency_margin
+from servefit.plan.pick import SEATS, latency_margin
 from servefit.plan.plan import Assumption, Candidate, Check, Edge, Plan, SeatRange, WhatIf
 from servefit.plan.workers import OnDone
 from servefit.units import fmt, fmt_bytes, fmt_count, fmt_percent, fmt_s
@@ -62,7 +62,9 @@ def _bounds(plan: Plan) -> None:
     click.echo(plain(f"\nasked: {load}{shape}, {fmt(w.n)} requests x {fmt_count(seeds, 'schedule')}"))
     click.echo(plain(f"promised: {promise}"))
     if plan.recommended:
-        click.echo(plain(f"chosen by: {plan.recommended.rule.partition(';')[0]}"))
+        rule = plan.recommended.rule
+        seats = "; of equal margins the seats farthest from both ends of the passing range" if SEATS in rule else ""
+        click.echo(plain(f"chosen by: {rule.partition(';')[0]}{seats}"))
 
 
 def _ordered(plan: Plan) -> list[Candidate]:

@@ -386,12 +386,14 @@ def _memory(c: Candidate, source: str) -> Iterator[Quantity]:
 
 def _money(c: Candidate, source: str) -> Iterator[Quantity]:
     if c.cost:
-        said = f"{source}; {c.cost.source}, {c.cost.as_of}"
+        said = "; ".join((source, ", ".join(filter(None, (c.cost.source, c.cost.as_of)))))
         rows: tuple[tuple[str, Value, str, str], ...] = (
             ("cost.per_hour", c.cost.usd_per_hour, "usd_per_hour", "price per hour, all replicas"),
             ("cost.per_request", c.cost.usd_per_request, "usd", "price per hour / requests served per hour"),
             ("cost.per_mtok", c.cost.usd_per_mtok, "usd_per_mtok", "price per hour / million output tokens per hour"),
-            ("cost.as_of", c.cost.as_of, "text", "date of the price"),
+            ("cost.as_of", c.cost.as_of, "text", "date of the price")
+            if c.cost.as_of
+            else ("cost.source", c.cost.source, "text", "who says what it costs"),
         )
         for name, value, dim, formula in rows:
             yield Quantity(name=name, value=value, dim=dim, formula=formula, source=said)

@@ -83,8 +83,9 @@ class Page:
         ]
         yield from table(("setting", "value"), [(label, self.b(name)) for label, name in rows])
         if self.has("cost.per_hour"):
+            since = f"price of {self.b('cost.as_of')}" if self.has("cost.as_of") else f"a price {self.b('cost.source')}"
             yield (
-                f"It costs {self.b('cost.per_hour')} (price of {self.b('cost.as_of')})"
+                f"It costs {self.b('cost.per_hour')} ({since})"
                 + (f", {self.b('cost.per_mtok')} of output" if self.has("cost.per_mtok") else "")
                 + (f" and {self.b('cost.per_request')} per request" if self.has("cost.per_request") else "")
                 + " at this load."

@@ -444,11 +444,12 @@ def price(g: Ground) -> Draft | None:
     if cost is None:
         return None
     other = g.next_usd_per_hour
+    said = ", ".join(filter(None, (cost.source, cost.as_of)))
     beside = f"; the next device that passes costs ${fmt(other, 2)}" if other is not None else ""
     return Draft(
         id="price-date",
-        text=f"{g.candidate.device} costs ${fmt(cost.usd_per_hour, 2)} an hour ({cost.source}, {cost.as_of}){beside}.",
-        source="published",
+        text=f"{g.candidate.device} costs ${fmt(cost.usd_per_hour, 2)} an hour ({said}){beside}.",
+        source="published" if cost.as_of else "assumed",
         unit="usd_per_hour",
         planned=cost.usd_per_hour,
         alternative="20% more",

@@ -1,29 +1,76 @@
 """What a candidate costs, and how good its answers are, from tables and files that say where they come from."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from servefit.errors import ServefitError
-from servefit.facts.prices import HourlyPrice, hourly
+from servefit.facts.devices import find_device
+from servefit.facts.prices import hourly
 from servefit.files import read_json
 from servefit.plan.plan import Cost, Figures
+from servefit.plan.spec import GivenPrice
+
+GIVEN = "given by the user"
+"""The source of a price that no catalogue stands behind; it has no date."""
 
 
-def hourly_price(device: str) -> HourlyPrice | None:
-    """The lowest on-demand price of one such device that is known; None where none is, or no catalogue has it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one device costs an hour, and who says so."""
+
+    usd_per_hour: float
+    source: str
+    as_of: str
+    """Its date; "" where the user gave it."""
+
+
+def hourly_price(device: str, given: Sequence[GivenPrice] = ()) -> Price | None:
+    """The price that was given for one such device, else the lowest on-demand price that is known; None where none is.
+
+    >>> hourly_price("my-box", [GivenPrice(device="my-box", usd_per_hour=1.1)])
+    Price(usd_per_hour=1.1, source='given by the user', as_of='')
+    """
+    for own in given:
+        if _same(own.device, device):
+            return Price(usd_per_hour=own.usd_per_hour, source=GIVEN, as_of="")
     try:
-        return next(iter(hourly(device)), None)
+        known = next(iter(hourly(device)), None)
     except ServefitError:  # a device of one's own
         return None
+    return known and Price(
+        usd_per_hour=known.usd_per_hour, source=f"{known.provider}: {known.source}", as_of=known.date
+    )
 
 
-def with_cost(device: str, count: int, figures: Figures | None) -> Cost | None:
+def _same(given: str, device: str) -> bool:
+    """Whether a price's name means the device: by its name, or by another spelling of it that the catalogue knows."""
+    if given == device:
+        return True
+    try:
+        return find_device(given).name == device
+    except ServefitError:
+        return False
+
+
+def check_prices(given: Sequence[GivenPrice], devices: Sequence[str]) -> None:
+    """Raises ServefitError for a price of a device that is not asked about: it would be passed over in silence."""
+    for own in given:
+        if not any(_same(own.device, device) for device in devices):
+            raise ServefitError(
+                f"A price is given for {own.device}, which is not among the devices of this plan.",
+                hint=f"Name one of {', '.join(devices)}.",
+            )
+
+
+def with_cost(device: str, count: int, figures: Figures | None, given: Sequence[GivenPrice] = ()) -> Cost | None:
     """Per hour for `count` devices, per request and per million output tokens at what was served; None without a price.
 
     usd_per_request = usd_per_hour / 3600 / req_per_s; usd_per_mtok = usd_per_hour / 3600 / output_tok_per_s x 10^6
     """
-    price = hourly_price(device)
+    price = hourly_price(device, given)
     if price is None:
         return None
     usd = price.usd_per_hour * count
@@ -33,8 +80,8 @@ def with_cost(device: str, count: int, figures: Figures | None) -> Cost | None:
         usd_per_hour=usd,
         usd_per_request=usd / 3600 / served if served else None,
         usd_per_mtok=usd / 3600 / output * 1e6 if output else None,
-        source=f"{price.provider}: {price.source}",
-        as_of=price.date,
+        source=price.source,
+        as_of=price.as_of,
     )
 
 

@@ -1,14 +1,15 @@
 """Which one: the Pareto front, the recommended candidate with its rule, the nearest where nothing passes, seat trades."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
+from servefit.objectives import margin
 from servefit.physics.steptime import Source
 from servefit.plan import checks
 from servefit.plan.checks import LATENCIES
-from servefit.plan.edges import groups, show
+from servefit.plan.edges import group_of, groups, show
 from servefit.plan.plan import Candidate, Check, Recommended, SeatTrade
 from servefit.plan.spec import Pick
 from servefit.units import fmt, fmt_count, fmt_percent
@@ -16,7 +17,12 @@ from servefit.units import fmt, fmt_count, fmt_percent
 _KNOWN: dict[Source, float] = {"measured": 0, "published": 1, "spec": 2, "assumed": 3}
 
 _COPIES = "with as many replicas as carry the peak with the headroom"
-_THEN = "then the largest smallest latency margin; then the fewest seats"
+SEATS = (
+    "of the batch limits whose margin is the same within its interval, the one farthest from both ends of the passing "
+    "range (twice an end, or half of it, is far enough), then the fewest seats"
+)
+"""A limit on the edge has no room for one more user, or for a calibration that is a little off."""
+_THEN = f"then the largest smallest latency margin; {SEATS}"
 RULES: dict[Pick, str] = {
     "measured": "a measured step time before a published one, a published one before a datasheet's; then the lowest cost "
     f"per hour, {_COPIES}; {_THEN}",
@@ -28,13 +34,17 @@ RULES: dict[Pick, str] = {
 
 
 def recommend(
-    candidates: Sequence[Candidate], pick: Pick, sources: Mapping[str, Source] = MappingProxyType({})
+    candidates: Sequence[Candidate],
+    pick: Pick,
+    sources: Mapping[str, Source] = MappingProxyType({}),
+    measured_seqs: Mapping[str, float] = MappingProxyType({}),
 ) -> Recommended | None:
     """The candidate that the rule picks among those that pass; None where none does.
 
     A device without a known price stands behind every priced one in the rule "cheapest"; where no price is known at
     all, the fewest devices that carry the peak win, and the rule that is recorded says so. `sources` says how each basis
-    is known, for the rule "measured".
+    is known, for the rule "measured"; `measured_seqs` the largest batch that a measured one was measured on, beyond which
+    no pick is moved.
     """
     passing = [c for c in candidates if c.verdict == "pass"]
     if not passing:
@@ -43,7 +53,55 @@ def recommend(
     if pick == "cheapest" and all(c.cost is None for c in passing):
         rule = f"no price is known for any that pass, so: the fewest devices that carry the peak with the headroom; {_THEN}"
     best = min(passing, key=lambda c: _key(c, pick, sources))
+    if pick in ("measured", "cheapest"):
+        best = _clear_of_the_ends(
+            best,
+            [c for c in candidates if group_of(c) == group_of(best)],
+            as_good=lambda c: _before_margin(c, pick, sources) == _before_margin(best, pick, sources),
+            most=measured_seqs.get(best.basis, math.inf),
+        )
     return Recommended(id=best.id, rule=rule)
+
+
+def _clear_of_the_ends(
+    best: Candidate, group: Sequence[Candidate], *, as_good: Callable[[Candidate], bool], most: float
+) -> Candidate:
+    """Of the batch limits around `best` whose margin is the same within its interval, the farthest from both ends.
+
+    `most` seats were measured: none beyond is taken for one within. Where best stands beyond already, that says nothing.
+    """
+    members = sorted(group, key=lambda c: c.seats)
+    at = members.index(best)
+    first = last = at
+    while first > 0 and members[first - 1].verdict == "pass":
+        first -= 1
+    while last < len(members) - 1 and members[last + 1].verdict == "pass":
+        last += 1
+    below = members[first - 1].seats if first > 0 else members[first].seats
+    peak = members[last].figures.in_flight_peak if members[last].figures else None
+    if last < len(members) - 1:
+        above: float = members[last + 1].seats
+    else:  # seats that change nothing end nothing; those that were not tried may
+        above = math.inf if peak is not None and peak <= members[last].seats else members[last].seats
+    least = worst_latency_margin(best)
+    alike = [
+        c
+        for c in members[first : last + 1]
+        if as_good(c) and latency_margin(c) >= least and (c.seats <= most or best.seats > most)
+    ]
+    return max(alike, key=lambda c: (min(c.seats / below, above / c.seats, 2.0), -c.seats))
+
+
+def worst_latency_margin(c: Candidate) -> float:
+    """The smallest margin of the latency checks where each value is the worst it may be."""
+    latencies = [check for check in c.checks if check.name in LATENCIES] or list(c.checks)
+    ends = [(check, check.interval[1 if check.at_most else 0]) for check in latencies if check.interval]
+    return min((margin(end, check.target, at_most=check.at_most) for check, end in ends), default=-math.inf)
+
+
+def _before_margin(c: Candidate, pick: Pick, sources: Mapping[str, Source]) -> tuple[float, ...]:
+    """What the rule looks at before the margin: those alike in it differ in nothing that costs."""
+    return _key(c, pick, sources)[:-3]
 
 
 def _key(c: Candidate, pick: Pick, sources: Mapping[str, Source]) -> tuple[float, ...]:

@@ -103,7 +103,7 @@ class Cost:
     """Per million output tokens that were served."""
     source: str
     as_of: str
-    """Date of the price."""
+    """Date of the price; "" for one that the user gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from servefit.plan.capacity import capacity
 from servefit.plan.checks import overall
 from servefit.plan.edges import device_failures, groups, seat_range
 from servefit.plan.memory import memory_of
-from servefit.plan.money import hourly_price, quality_scores, with_cost
+from servefit.plan.money import check_prices, hourly_price, quality_scores, with_cost
 from servefit.plan.plan import Assumption, Candidate, Capacity, Check, Memory, Plan, Recommended, StepBasis, WhatIf
 from servefit.plan.scenario import Scenario, Schedule, hold, offered_req_per_s
 from servefit.plan.seats import MOST_SEATS, search_seats
@@ -70,6 +70,7 @@ def make_plan(spec: PlanSpec, *, jobs: int = 1, ray_address: str | None = None, 
     """
     check_spec(spec)
     inputs = find_inputs(spec)
+    check_prices(spec.given_prices, [device.name for device in inputs.devices])
     schedules = make_schedules(spec)
     contexts = tuple(r.isl + r.osl for r in schedules[0])
     scores = quality_scores(spec.quality) if spec.quality else {}
@@ -83,7 +84,12 @@ def make_plan(spec: PlanSpec, *, jobs: int = 1, ray_address: str | None = None, 
     candidates = [c for found in many.run(_search_group, work, shared) for c in found]
     by_basis = {base.basis.id: base for base in bases}
     candidates = _with_capacity(candidates, by_basis, shared, many)
-    best = pick.recommend(candidates, spec.pick, {base.basis.id: base.basis.source for base in bases})
+    best = pick.recommend(
+        candidates,
+        spec.pick,
+        {base.basis.id: base.basis.source for base in bases},
+        {base.basis.id: base.basis.domain["seqs"][1] for base in bases if "seqs" in base.basis.domain},
+    )
     near = None if best else pick.nearest(candidates)
     assumptions, changes = _tried(best or near, candidates, by_basis, shared, many)
     no = None
@@ -201,7 +207,7 @@ def make_candidate(shared: Shared, group: Group, seats: int) -> Candidate:
         figures=figures,
         checks=checks,
         verdict=overall(checks),
-        cost=with_cost(row.device.name, row.tp * group.replicas, figures),
+        cost=with_cost(row.device.name, row.tp * group.replicas, figures, shared.spec.given_prices),
     )
 
 
@@ -231,7 +237,7 @@ def make_scenario(shared: Shared, group: Group, seats: int) -> tuple[Scenario, M
         padded=padded,
     )
     check_config(replace(config, kv_blocks=max(1, memory.kv_pool_blocks)))
-    price = hourly_price(row.device.name)
+    price = hourly_price(row.device.name, spec.given_prices)
     scenario = Scenario(
         schedules=shared.schedules,
         concurrency=spec.workload.concurrency,

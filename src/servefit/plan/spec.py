@@ -29,6 +29,14 @@ class GivenDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenPrice:
+    """What you pay for one such device, whatever the catalogue says: a contract, a discount, a machine of your own."""
+
+    device: str
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSpec:
     """A question for the planner. Every axis is a list; an empty list means the planner's own choice, which it states."""
 
@@ -51,6 +59,8 @@ class PlanSpec:
     targets: Targets = field(default_factory=Targets)
     given_devices: tuple[GivenDevice, ...] = ()
     """Devices in no catalogue; each is searched beside `devices`."""
+    given_prices: tuple[GivenPrice, ...] = ()
+    """Prices that go before the catalogue's; `[prices]` in the file, device = US dollars an hour of one."""
     engine: str = ""
     """Name of published engine constants; "" takes those that fit the device's kind, "datasheet" takes none."""
     calibrations: tuple[str, ...] = ()
@@ -122,6 +132,9 @@ def spec_from_table(table: dict[str, Any], *, where: str) -> PlanSpec:
     ):
         if name in table and not isinstance(table[name], list | tuple):
             table[name] = [table[name]]
+    if isinstance(table.get("prices"), dict):
+        given = table.pop("prices")
+        table["given_prices"] = [{"device": name, "usd_per_hour": usd} for name, usd in given.items()]
     if isinstance(table.get("workload"), dict):
         table["workload"] = _lengths(_times(table["workload"]))
     if isinstance(table.get("targets"), dict):
@@ -195,6 +208,12 @@ def check_spec(spec: PlanSpec, *, where: str = "plan") -> None:
         if value is not None and not 0 < value < math.inf:
             raise ServefitError(
                 f"{where}: the target {name} is {value}.", hint="Write a value above 0, or leave it out."
+            )
+    for price in spec.given_prices:
+        if not 0 < price.usd_per_hour < math.inf:
+            raise ServefitError(
+                f"{where}: the price of {price.device} is {price.usd_per_hour}.",
+                hint="Write US dollars an hour above 0, such as 1.10, or leave it out.",
             )
     if spec.targets.goodput_frac is not None and spec.targets.goodput_frac > 1:
         raise ServefitError(
