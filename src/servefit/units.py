@@ -72,6 +72,8 @@ def parse_seconds(text: str, *, bare: str = "s") -> float:
     scale = _TIME.get((unit or bare).lower())
     if scale is None:
         raise ServefitError(f"'{text}' has the unit '{unit}', which is no time.", hint="Use ms, s, min or h.")
+    if number < 0:
+        raise ServefitError(f"'{text}' is a time below zero.", hint="Write 4.21s or 780ms.")
     return float(number * scale)
 
 

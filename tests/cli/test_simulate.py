@@ -1,11 +1,12 @@
 """`servefit simulate`: the contract of its switches, its JSON, its errors."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
-from servefit.calibrate.calibration import Batching, Calibration, save_calibration
+from servefit.calibrate.calibration import Batching, Calibration, load_calibration, save_calibration
 from servefit.cli.simulate import command
 from servefit.errors import ServefitError
 from servefit.physics.steptime import StepTime
@@ -49,16 +50,16 @@ def test_people_see_a_table_and_what_is_next():
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--rate", "-1"], "rate_req_per_s is -1.0"),
+        (["--rate", "-1"], "--rate is -1"),
         ([], "neither rate nor concurrency"),
         (["--rate", "1", "--policy", "magic"], "no batching policy 'magic'"),
         (["--rate", "1", "--seats", "0"], "seats is 0"),
         (["--rate", "1", "--budget-tok", "8"], "budget_tok 8 is below seats 64"),
-        (["--rate", "1", "--horizon", "-2"], "--horizon is -2.0"),
+        (["--rate", "1", "--horizon", "-2"], "--horizon is -2"),
         (["--trace", "nowhere.csv"], "nowhere.csv does not exist"),
         (["--rate", "1", "--router", "magic"], "no router 'magic'"),
-        (["--rate", "1", "--policy", "dynamic", "--timeout", "nan"], "timeout_s is nan"),
-        (["--rate", "1", "--draft-tok", "999999999"], "draft_tok=999999999"),
+        (["--rate", "1", "--policy", "dynamic", "--timeout", "nan"], "--timeout is nan"),
+        (["--rate", "1", "--draft-tok", "999999999"], "--draft-tok is 999999999"),
     ],
 )
 def test_faults_are_one_sentence(args, words):
@@ -105,6 +106,20 @@ def test_a_calibration_brings_its_own_batching(calibration):
     # a step of 400 prompt tokens, then two of four tokens, each 1.1 times the typical one
     assert value["summary"]["ttft_s"]["p50"] == pytest.approx(1.1 * (0.010 + 400 * 0.0005))
     assert value["summary"]["itl_s"]["p50"] == pytest.approx(1.1 * (0.010 + 4 * 0.001))
+
+
+def test_a_budget_that_nobody_knows_is_said(calibration, tmp_path):
+    """A continuous server whose budget was not seen: 2,048 are assumed, and the run says so; named, or known, it does not."""
+    unknown = replace(load_calibration(calibration), batching=Batching(policy="continuous", seats=4))
+    save_calibration(unknown, tmp_path / "u.json")
+    asked = ("--concurrency", "1", "-n", "2")
+
+    def codes(*args):
+        return [f["code"] for f in simulated(*args)["summary"]["findings"]]
+
+    assert "budget_assumed" in codes(tmp_path / "u.json", *asked)
+    assert "budget_assumed" not in codes(tmp_path / "u.json", *asked, "--budget-tok", "2048")
+    assert "budget_assumed" not in codes(calibration, *asked, "--policy", "continuous")
 
 
 def test_what_is_said_wins_over_the_calibration(calibration):

@@ -273,6 +273,14 @@ def test_stolen_time_is_shown():
     assert cause(found, "host_trouble").certainty == "shown"
 
 
+def test_a_client_near_its_limit_is_a_possible_cause():
+    """The run's note that the client used nearly a whole core is taken up, as what may be and not as what is."""
+    rows = [stream(i, i * 5.0, 0.1, [0.01] * 40) for i in range(6)]
+    found = diagnose_run(by_hand(rows, findings=(Finding(code="client_near_limit", level="note", message=""),)))
+    near = cause(found, "host_trouble")
+    assert near.certainty == "possible" and "nearly all that a core can give" in near.saw
+
+
 def test_it_gets_slower_over_time():
     """The same request from 10 to 14 ms a token over two minutes: heat or power, not load."""
     rows = [stream(i, i * 6.0, 0.1, [0.010 + 0.0002 * i] * 60) for i in range(21)]

@@ -1,11 +1,13 @@
 """One load from many clients: how it is divided, clocks compared, rows merged; by processes, and on a Ray cluster of two nodes."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +17,7 @@ from servefit.host.ray_cluster import connected
 from servefit.measure.many import Offset, Share, _left_behind, _merged, _without_siblings, judge, shares_of
 from servefit.measure.on_ray import best_offset
 from servefit.measure.probe import find_endpoint
+from servefit.measure.workers import Worker
 from servefit.records import Finding, RequestRecord, Run, RunHeader, load_run, save_run
 from servefit.traps.server import in_process
 from servefit.workload.arrivals import schedule
@@ -121,6 +124,15 @@ def rows_of(load: Workload, run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_a_worker_ends_as_one_client_would():
+    """What keeps a worker from going on has the exit code that it has without workers: 2 for a full disk, 3 for no answer."""
+    for code, kind in ((2, ServefitError), (3, CannotMeasure)):
+        word = json.dumps({"error": "requests.jsonl cannot be written.", "hint": "Free some space.", "code": code})
+        with pytest.raises(ServefitError, match="cannot be written") as raised:
+            Worker(SimpleNamespace(stdout=io.BytesIO(word.encode() + b"\n"))).hear()
+        assert type(raised.value) is kind and raised.value.exit_code == code
+
+
 def test_workers_ask_as_one(cli, tmp_path):
     """An open loop from two processes: one run, one schedule, nothing left of the workers' own folders."""
     load = Workload(n=12, rate_req_per_s=8.0, arrivals="constant", isl=Lengths(mean=64), osl=Lengths(mean=20), seed=3)

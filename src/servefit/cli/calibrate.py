@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from servefit.cli import amounts
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 @click.option("--quick", is_flag=True, help="Ask a third as much: wider intervals.")
 @click.option(
     "--rounds",
-    type=click.IntRange(1, 20),
+    type=amounts.ROUNDS,
     default=1,
     help="Probe so often: the average of a machine whose pace wanders.",
 )
-@click.option("--budget", "budget_s", type=float, default=280.0, help="Seconds that probing may take.")
+@click.option("--budget", "budget_s", type=amounts.WAIT_S, default=280.0, help="Seconds that probing may take.")
 @click.option("--device", default="", help="What it runs on, as a catalogue name; default: this machine's chip.")
 @click.option("--model", help="Model to ask for; default: the one that the server lists.")
 @click.option("--dialect", default="", help="openai-chat, openai-completions, ollama-chat, ollama-generate, anthropic.")

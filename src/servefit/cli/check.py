@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import click
 
+from servefit.cli import amounts
 from servefit.cli.show import emit_json, table
 from servefit.errors import AnswerIsNo, ServefitError
 from servefit.units import fmt, fmt_both_bytes, fmt_bytes, fmt_percent, fmt_s, parse_bytes
@@ -19,7 +20,7 @@ from servefit.units import fmt, fmt_both_bytes, fmt_bytes, fmt_percent, fmt_s, p
               help="What --memory is.")  # fmt: skip
 @click.option("--model", help="A model of the catalogue or a file: does it fit? Exit code 5 where it does not.")
 @click.option("--precision", default="q4_k_m", show_default=True, help="Precision of the weights.")
-@click.option("--usable", "usable_frac", type=click.FloatRange(0, 1, min_open=True),
+@click.option("--usable", "usable_frac", type=amounts.USABLE,
               help="Share of the memory for a model and its KV cache.  [default: by kind]")  # fmt: skip
 @click.option("--no-sweep", is_flag=True, help="Do not measure the bandwidth.")
 @click.option("--no-servers", is_flag=True, help="Do not ask which servers answer.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from servefit.cli import amounts
 from servefit.errors import ServefitError
 from servefit.units import fmt, fmt_percent, fmt_s, parse_number, parse_seconds
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--tpot", help="A good request's time per output token.")
 @click.option("--e2e", help="A good request's whole time.")
 @click.option("--confidence", default="95%", help="How sure all intervals together are.")
-@click.option("--seed", type=int, default=0, help="Of the bootstrap.")
+@click.option("--seed", type=amounts.SEED, default=0, help="Of the bootstrap.")
 @click.option("--anyway", is_flag=True, help="Compare runs that were not asked the same, or are invalid.")
 @click.option("--gate", is_flag=True, help="Exit code 5 where anything is worse: for CI.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from servefit.cli import amounts
 from servefit.cli.show import emit_json, table
 from servefit.errors import AnswerIsNo, CannotMeasure, ServefitError
 from servefit.servers import engines, running
@@ -22,18 +23,20 @@ def command() -> None:
 
 @command.command()
 @click.argument("name", default="embedded")
-@click.option("--port", type=int, help="Port on 127.0.0.1; a free one unless said.")
+@click.option("--port", type=amounts.PORT, help="Port on 127.0.0.1; a free one unless said.")
 @click.option("--policy", type=click.Choice(engines.POLICIES), default="continuous", show_default=True,
               help="Who computes together.")  # fmt: skip
-@click.option("--seats", type=int, default=8, show_default=True, help="Requests in the running batch.")
-@click.option("--budget-tok", type=int, help="Tokens a step may compute; 256 for chunked unless said.")
-@click.option("--context-tok", type=int, default=2048, show_default=True, help="Longest prompt + answer.")
-@click.option("--kv-tok", type=int, help="KV pool in tokens; seats x context unless said.")
+@click.option("--seats", type=amounts.SEATS, default=8, show_default=True, help="Requests in the running batch.")
+@click.option("--budget-tok", type=amounts.TOK, help="Tokens a step may compute; 256 for chunked unless said.")
+@click.option("--context-tok", type=amounts.TOK, default=2048, show_default=True, help="Longest prompt + answer.")
+@click.option("--kv-tok", type=amounts.TOK, help="KV pool in tokens; seats x context unless said.")
 @click.option(
     "--prefix-cache/--no-prefix-cache", default=False, show_default=True, help="Reuse the KV of equal beginnings."
 )
-@click.option("--timeout", "timeout_s", type=float, help="Seconds an incomplete batch waits (static, dynamic).")
-@click.option("--threads", type=int, help="Threads; every allowed core unless said.")
+@click.option(
+    "--timeout", "timeout_s", type=amounts.SECONDS, help="Seconds an incomplete batch waits (static, dynamic)."
+)
+@click.option("--threads", type=amounts.PROCESSES, help="Threads; every allowed core unless said.")
 @click.option("--model-file", type=click.Path(path_type=Path), help="Another GGUF file.")
 @click.option(
     "--speculation", type=click.Choice(["ngram"]), help="Draft what followed the same words before (llamacpp)."

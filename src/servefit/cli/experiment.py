@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from servefit.cli import amounts
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import AnswerIsNo, ServefitError
 from servefit.explain import experiments
@@ -37,8 +38,8 @@ def _shared(function: Any) -> Any:
         click.option("--out", type=click.Path(path_type=Path), help="Folder for the runs.  [default: runs/<time>-...]"),
         click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key."),
         click.option("--model-name", help="Model to ask for; default: the one that the server lists."),
-        click.option("--osl", type=int, default=32, show_default=True, help="Answer tokens."),
-        click.option("--seed", type=int, default=0, show_default=True, help="Seed of the prompts."),
+        click.option("--osl", type=amounts.TOK, default=32, show_default=True, help="Answer tokens."),
+        click.option("--seed", type=amounts.SEED, default=0, show_default=True, help="Seed of the prompts."),
     ):
         function = option(function)
     return function
@@ -46,9 +47,9 @@ def _shared(function: Any) -> Any:
 
 @command.command()
 @click.argument("target")
-@click.option("--stable-tok", type=int, default=1000, show_default=True, help="Tokens that never change.")
-@click.option("--fresh-tok", type=int, default=50, show_default=True, help="Tokens that do.")
-@click.option("-n", "n", type=int, default=6, show_default=True, help="Requests of each kind.")
+@click.option("--stable-tok", type=amounts.ANY_TOK, default=1000, show_default=True, help="Tokens that never change.")
+@click.option("--fresh-tok", type=amounts.ANY_TOK, default=50, show_default=True, help="Tokens that do.")
+@click.option("-n", "n", type=amounts.REQUESTS, default=6, show_default=True, help="Requests of each kind.")
 @_shared
 def prefix(target: str, stable_tok: int, fresh_tok: int, n: int, **given: Any) -> None:
     """Does it pay to put the part of the prompt that never changes first?"""
@@ -67,7 +68,7 @@ def prefix(target: str, stable_tok: int, fresh_tok: int, n: int, **given: Any) -
 @command.command()
 @click.argument("target")
 @click.option("--lengths", default="64,256,512,1024,1500", show_default=True, help="Prompt lengths, with commas.")
-@click.option("-n", "n", type=int, default=3, show_default=True, help="Requests of each length.")
+@click.option("-n", "n", type=amounts.REQUESTS, default=3, show_default=True, help="Requests of each length.")
 @click.option("--model", help="A model of the catalogue, for its KV bytes.")
 @_shared
 def context(target: str, lengths: str, n: int, model: str | None, **given: Any) -> None:
@@ -90,9 +91,9 @@ def context(target: str, lengths: str, n: int, model: str | None, **given: Any) 
 @click.option("--weights", help="The whole model's size, e.g. 12.1GB (its file).")
 @click.option("--bandwidth", help="Memory bandwidth, e.g. 273GB/s.")
 @click.option("--device", help="Or a device of the catalogue.")
-@click.option("--users", type=int, default=4, show_default=True, help="Users in the second run.")
-@click.option("--isl", type=int, default=64, show_default=True, help="Prompt tokens.")
-@click.option("-n", "n", type=int, default=4, show_default=True, help="Requests of each user.")
+@click.option("--users", type=amounts.USERS, default=4, show_default=True, help="Users in the second run.")
+@click.option("--isl", type=amounts.TOK, default=64, show_default=True, help="Prompt tokens.")
+@click.option("-n", "n", type=amounts.REQUESTS, default=4, show_default=True, help="Requests of each user.")
 @_shared
 def moe(  # noqa: PLR0917 - click passes them by name
     target: str,
@@ -166,9 +167,13 @@ def _pace(folder: Path, size: float) -> Pace:
 @command.command()
 @click.argument("off", required=False, type=click.Path(path_type=Path))
 @click.argument("on", required=False, type=click.Path(path_type=Path))
-@click.option("--draft-tok", type=int, default=4, show_default=True, help="Tokens drafted a step.")
+@click.option("--draft-tok", type=amounts.DRAFT_TOK, default=4, show_default=True, help="Tokens drafted a step.")
 @click.option(
-    "--draft-cost", type=float, default=0.1, show_default=True, help="A draft token's time as a share of a step."
+    "--draft-cost",
+    type=amounts.TIMES,
+    default=0.1,
+    show_default=True,
+    help="A draft token's time as a share of a step.",
 )
 @click.option("--itl", help="Without runs: the gap now, e.g. 22ms, to see what theory promises.")
 @_figure

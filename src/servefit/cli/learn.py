@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from servefit.cli import amounts
 from servefit.cli.show import emit_json, plain
 from servefit.errors import ServefitError
 
@@ -27,7 +28,7 @@ DECKS = click.option(
 @FOLDER
 @DECKS
 @click.option("--topic", help="Only cards of this topic.")
-@click.option("-n", "count", type=click.IntRange(1), default=20, help="Stop after this many cards.")
+@click.option("-n", "count", type=amounts.REQUESTS, default=20, help="Stop after this many cards.")
 @click.option(
     "--export",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -99,6 +99,7 @@ def run(argv: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # half a surrogate, or a terminal without UTF-8, ends no answer
             stream.reconfigure(errors="backslashreplace")
     try:
+        _no_empty(args)
         colour = False if os.environ.get("NO_COLOR") else None  # None: where stdout is a terminal
         code: Any = main.main(args=args, prog_name="servefit", standalone_mode=False, color=colour)
         sys.exit(code if isinstance(code, int) else 0)
@@ -128,6 +129,16 @@ def run(argv: list[str] | None = None) -> None:
         name = f"{name[:100]}..." if len(name) > 100 else name
         _complain(f"{name} cannot be used: {error.strerror or error}.", "Check the path, its permissions and the disk.")
         sys.exit(2)
+
+
+def _no_empty(args: list[str]) -> None:
+    """Raise ServefitError for an option with nothing behind it, which would be read as "here" or as "none"."""
+    for before, arg in zip(["", *args], args, strict=False):
+        if not arg or (arg.startswith("--") and arg.endswith("=") and arg.count("=") == 1):
+            name = arg.rstrip("=") or before or "The first argument"
+            raise ServefitError(
+                f"{name} is empty.", hint="Is a variable of your shell not set? Leave it out, or name it."
+            )
 
 
 def _complain(message: str, hint: str) -> None:

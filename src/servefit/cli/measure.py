@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from servefit.cli import amounts
 from servefit.errors import ServefitError
 from servefit.workload.workload import Lengths, Workload
 
@@ -15,13 +16,22 @@ from servefit.workload.workload import Lengths, Workload
 @click.argument("target", required=False)
 @click.option("--model", help="Model to ask for.  [default: the first that the server lists]")
 @click.option(
-    "-n", "n", type=int, help="Number of requests.  [default: 10; 2000 with --until; else the workload file's]"
+    "-n",
+    "n",
+    type=amounts.REQUESTS,
+    help="Number of requests.  [default: 10; 2000 with --until; else the workload file's]",
 )
 @click.option(
-    "--concurrency", type=int, metavar="C", help="Closed loop: C users, each asking again when answered.  [default: 1]"
+    "--concurrency",
+    type=amounts.USERS,
+    metavar="C",
+    help="Closed loop: C users, each asking again when answered.  [default: 1]",
 )
 @click.option(
-    "--rate", type=float, metavar="R", help="Open loop instead: R requests per second, whatever becomes of them."
+    "--rate",
+    type=amounts.PER_S,
+    metavar="R",
+    help="Open loop instead: R requests per second, whatever becomes of them.",
 )
 @click.option(
     "--arrivals",
@@ -29,16 +39,18 @@ from servefit.workload.workload import Lengths, Workload
     help="How an open loop arrives.  [default: poisson]",
 )
 @click.option(
-    "--burstiness", type=float, help="Gamma shape: below 1 burstier than Poisson, above 1 more even.  [default: 1]"
+    "--burstiness",
+    type=amounts.SHAPE,
+    help="Gamma shape: below 1 burstier than Poisson, above 1 more even.  [default: 1]",
 )
 @click.option(
     "--ramp",
     "ramp_s",
-    type=float,
+    type=amounts.SECONDS,
     help="Closed loop: users start evenly over this many seconds.  [default: 0, all at once]",
 )
-@click.option("--isl", type=int, metavar="N", help="Prompt tokens a request.  [default: 256]")
-@click.option("--osl", type=int, metavar="N", help="Output tokens a request.  [default: 64]")
+@click.option("--isl", type=amounts.TOK, metavar="N", help="Prompt tokens a request.  [default: 256]")
+@click.option("--osl", type=amounts.TOK, metavar="N", help="Output tokens a request.  [default: 64]")
 @click.option("--prompt", metavar="TEXT", help="Send this text every time (a prefix cache will notice).")
 @click.option(
     "--workload",
@@ -46,7 +58,7 @@ from servefit.workload.workload import Lengths, Workload
     type=click.Path(path_type=Path),
     help="A workload file (TOML): lengths, sessions, stages, traces. Flags win over it.",
 )
-@click.option("--seed", type=int, help="Seed of arrivals, lengths and prompts.  [default: 0]")
+@click.option("--seed", type=amounts.SEED, help="Seed of arrivals, lengths and prompts.  [default: 0]")
 @click.option(
     "--dialect",
     default="",
@@ -58,18 +70,22 @@ from servefit.workload.workload import Lengths, Workload
 @click.option("--until", metavar="p95=5%", help="Stop once TTFT's p95 is known to 5%; -n is then the most.")
 @click.option(
     "--repeat",
-    type=click.IntRange(1),
+    type=amounts.SEEDS,
     metavar="K",
     default=1,
     help="Measure K times, in OUT/1 to OUT/K, and say the spread.",
 )
 @click.option(
-    "--max-usd", type=click.FloatRange(0), metavar="USD", help="Spend at most this.  [default: [caps] usd_per_run]"
+    "--max-usd", type=amounts.CAP_USD, metavar="USD", help="Spend at most this.  [default: [caps] usd_per_run]"
 )
 @click.option("--resume", is_flag=True, help="Go on with the run in --out.")
 @click.option("--keep-text", is_flag=True, help="Keep the model's output in the rows.")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=300.0, help="Give up on a request silent for so many seconds."
+    "--timeout",
+    "timeout_s",
+    type=amounts.WAIT_S,
+    default=300.0,
+    help="Give up on a request silent for so many seconds.",
 )
 @click.option(
     "--device",
@@ -88,9 +104,11 @@ from servefit.workload.workload import Lengths, Workload
     is_flag=True,
     help="Real-time priority for this client while it measures (Linux, root): for busy machines.",
 )
-@click.option("--workers", type=int, metavar="N", help="N processes of this machine send the load as one client.")
+@click.option(
+    "--workers", type=amounts.PROCESSES, metavar="N", help="N processes of this machine send the load as one client."
+)
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="Clients on a Ray cluster, or 'local' for several here.")
-@click.option("--clients", type=int, help="With --ray: how many.  [default: one a node]")
+@click.option("--clients", type=amounts.PROCESSES, help="With --ray: how many.  [default: one a node]")
 @click.option("--selftest", is_flag=True, help="Measure servers whose answers are known, and say where we are wrong.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

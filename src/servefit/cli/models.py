@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from servefit.cli import amounts
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import ServefitError
 from servefit.facts.devices import Device, find_device
@@ -35,7 +36,7 @@ _SHOWN = ("bf16", "fp8", "q8_0", "q4_k_m", "awq")
 @click.option(
     "--context",
     "ctx_tok",
-    type=click.IntRange(1, 10**8),
+    type=amounts.CONTEXT,
     default=8_000,
     show_default=True,
     help="Tokens of one request.",

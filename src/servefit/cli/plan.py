@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servefit.cli import show
+from servefit.cli import amounts, show
 from servefit.errors import ServefitError
 from servefit.units import parse_seconds
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "--device", "devices", multiple=True, help="Catalogue name or device TOML; may be repeated. See servefit devices."
 )
 @click.option("--precision", "precisions", multiple=True, help="bf16, fp8, awq, q4_k_m ...  [default: the model's own]")
-@click.option("--kv-bits", type=int, multiple=True, help="Bits of a KV cache value.  [default: 16]")
+@click.option("--kv-bits", type=amounts.BITS, multiple=True, help="Bits of a KV cache value.  [default: 16]")
 @click.option(
     "--policy",
     "policies",
@@ -32,43 +32,47 @@ if TYPE_CHECKING:
     help="none, static, dynamic, continuous, chunked.  [default: all but dynamic]",
 )
 @click.option("--seats", multiple=True, help="Batch limits to try: 8 or 4,8,16.  [default: until both edges are found]")
-@click.option("--budget-tok", "budgets_tok", type=int, multiple=True, help="Tokens of one step.  [default: 2048]")
-@click.option("--replicas", type=int, multiple=True, help="Copies behind a router.  [default: 1]")
-@click.option("--tp", type=int, multiple=True, help="GPUs that one copy is spread over.  [default: 1]")
-@click.option("--rate", type=float, metavar="R", help="Requests per second, whatever becomes of them.")
-@click.option("--concurrency", type=int, metavar="C", help="C users, each asking again when answered.")
+@click.option(
+    "--budget-tok", "budgets_tok", type=amounts.TOK, multiple=True, help="Tokens of one step.  [default: 2048]"
+)
+@click.option("--replicas", type=amounts.COPIES, multiple=True, help="Copies behind a router.  [default: 1]")
+@click.option("--tp", type=amounts.SPREAD, multiple=True, help="GPUs that one copy is spread over.  [default: 1]")
+@click.option("--rate", type=amounts.PER_S, metavar="R", help="Requests per second, whatever becomes of them.")
+@click.option("--concurrency", type=amounts.USERS, metavar="C", help="C users, each asking again when answered.")
 @click.option("--trace", type=click.Path(), help="Azure CSV, Mooncake JSONL, or a run: replayed as it was.")
 @click.option("--arrivals", type=click.Choice(["poisson", "constant", "gamma", "burst"]), help="How they arrive.")
-@click.option("--burstiness", type=float, help="Gamma shape: below 1 burstier than Poisson.")
-@click.option("-n", "n", type=int, help="Requests of one schedule.  [default: 1000]")
-@click.option("--isl", type=int, help="Prompt tokens.  [default: 512]")
-@click.option("--osl", type=int, help="Answer tokens.  [default: 256]")
-@click.option("--shared-prefix", "shared_prefix_tok", type=int, help="Tokens at the start that all prompts share.")
+@click.option("--burstiness", type=amounts.SHAPE, help="Gamma shape: below 1 burstier than Poisson.")
+@click.option("-n", "n", type=amounts.REQUESTS, help="Requests of one schedule.  [default: 1000]")
+@click.option("--isl", type=amounts.TOK, help="Prompt tokens.  [default: 512]")
+@click.option("--osl", type=amounts.TOK, help="Answer tokens.  [default: 256]")
+@click.option(
+    "--shared-prefix", "shared_prefix_tok", type=amounts.ANY_TOK, help="Tokens at the start that all prompts share."
+)
 @click.option("--prefix-cache", is_flag=True, help="The engine keeps shared prefixes.")
-@click.option("--seed", type=int, help="Seed of the first schedule.  [default: 0]")
-@click.option("--seeds", type=int, help="Schedules per candidate.  [default: 3]")
+@click.option("--seed", type=amounts.SEED, help="Seed of the first schedule.  [default: 0]")
+@click.option("--seeds", type=amounts.SEEDS, help="Schedules per candidate.  [default: 3]")
 @click.option("--ttft-p99", help="p99 of the time to the first token, e.g. 100ms.")
 @click.option("--tpot-p99", help="p99 of the time per output token, e.g. 10ms.")
 @click.option("--e2e-p99", help="p99 of the whole time.")
 @click.option("--goodput", help="Requests a second that must meet every latency target, or a share: 99%.")
-@click.option("--usd-per-hour", type=float, help="At most so many dollars an hour, all replicas together.")
-@click.option("--usd-per-mtok", type=float, help="At most so many dollars per million output tokens.")
+@click.option("--usd-per-hour", type=amounts.USD, help="At most so many dollars an hour, all replicas together.")
+@click.option("--usd-per-mtok", type=amounts.USD, help="At most so many dollars per million output tokens.")
 @click.option(
     "--price", "prices", multiple=True, metavar="DEVICE=USD", help="What you pay for one an hour; may be repeated."
 )
 @click.option("--quality", type=click.Path(), help="Scores by precision (see the guide), from lm-evaluation-harness.")
-@click.option("--quality-at-least", type=float, help="A precision that scores below it does not pass.")
+@click.option("--quality-at-least", type=amounts.SCORE, help="A precision that scores below it does not pass.")
 @click.option(
     "--calibration", "calibrations", type=click.Path(), multiple=True, help="A calibration: its device is measured."
 )
 @click.option("--engine", help="Published engine constants, or 'datasheet' for none.")
-@click.option("--kv-blocks", type=int, help="The engine's own logged block count: it wins over the formula.")
-@click.option("--peak", "peak_req_per_s", type=float, help="Peak rate that the replicas must carry.")
+@click.option("--kv-blocks", type=amounts.BLOCKS, help="The engine's own logged block count: it wins over the formula.")
+@click.option("--peak", "peak_req_per_s", type=amounts.USD, help="Peak rate that the replicas must carry.")
 @click.option("--headroom", help="The peak may turn out so much higher.  [default: 20%]")
 @click.option(
     "--pick", type=click.Choice(["measured", "cheapest", "margin", "capacity"]), help="Which of those that pass."
 )
-@click.option("--jobs", type=int, help="Processes.  [default: all cores for a large search]")
+@click.option("--jobs", type=amounts.PROCESSES, help="Processes.  [default: all cores for a large search]")
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="A Ray cluster instead of processes.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where plan.json goes.  [default: plan.json]")
 @click.option("--quiet", is_flag=True, help="No progress.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from servefit.cli import amounts
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
 @click.option("--calibration", type=click.Path(path_type=Path), help="Step time as measured, instead of a device.")
 @click.option("--model", help="Catalogue name, config.json or .gguf. See servefit models.")
 @click.option("--precision", help="bf16, fp8, awq, q4_k_m ...  [default: the model's own]")
-@click.option("--kv-bits", type=click.IntRange(min=1), default=16, show_default=True, help="Bits of a KV cache value.")
-@click.option(
-    "--tp", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs that one copy is spread over."
-)
+@click.option("--kv-bits", type=amounts.BITS, default=16, show_default=True, help="Bits of a KV cache value.")
+@click.option("--tp", type=amounts.SPREAD, default=1, show_default=True, help="GPUs that one copy is spread over.")
 @click.option(
     "--engine", "constants", help="Published engine constants, or 'datasheet' for none.  [default: the device's]"
 )
@@ -32,37 +31,51 @@ if TYPE_CHECKING:
     help="none, static, dynamic, continuous, chunked.  [default: chunked; with --calibration, as the server batched]",
 )
 @click.option(
-    "--seats", type=int, help="Requests in the running batch.  [default: 64; with --calibration, as it was seen]"
+    "--seats",
+    type=amounts.SEATS,
+    help="Requests in the running batch.  [default: 64; with --calibration, as it was seen]",
 )
-@click.option("--budget-tok", type=int, help="Tokens of one step.  [default: 2048; with --calibration, as it was seen]")
-@click.option("--kv-blocks", type=int, help="KV blocks of the engine.  [default: what the device's memory leaves]")
-@click.option("--block-tok", type=int, help="Tokens of one KV block.  [default: 16; with --calibration, the server's]")
-@click.option("--timeout", "timeout_s", type=float, help="dynamic: seconds to wait for company.  [default: 0.05]")
-@click.option("--prefix-cache", is_flag=True, help="Shared prefixes, and what was preempted, are found again.")
-@click.option("--draft-tok", type=int, help="Speculative decoding: tokens drafted per step.")
 @click.option(
-    "--accept", type=float, default=0.7, show_default=True, help="Speculative decoding: chance that one is right."
+    "--budget-tok", type=amounts.TOK, help="Tokens of one step.  [default: 2048; with --calibration, as it was seen]"
 )
-@click.option("--replicas", type=int, default=1, show_default=True, help="Copies behind a router.")
+@click.option(
+    "--kv-blocks", type=amounts.BLOCKS, help="KV blocks of the engine.  [default: what the device's memory leaves]"
+)
+@click.option(
+    "--block-tok", type=amounts.TOK, help="Tokens of one KV block.  [default: 16; with --calibration, the server's]"
+)
+@click.option(
+    "--timeout", "timeout_s", type=amounts.SECONDS, help="dynamic: seconds to wait for company.  [default: 0.05]"
+)
+@click.option("--prefix-cache", is_flag=True, help="Shared prefixes, and what was preempted, are found again.")
+@click.option("--draft-tok", type=amounts.DRAFT_TOK, help="Speculative decoding: tokens drafted per step.")
+@click.option(
+    "--accept",
+    type=amounts.FRAC,
+    help="Speculative decoding: chance that one is right.  [default: 0.7]",
+)
+@click.option("--replicas", type=amounts.COPIES, default=1, show_default=True, help="Copies behind a router.")
 @click.option(
     "--router", default="round-robin", show_default=True, help="round-robin, least-outstanding, prefix-aware."
 )
 @click.option(
     "--workload", "workload_file", type=click.Path(path_type=Path), help="A workload file; flags win over it."
 )
-@click.option("--rate", type=float, help="Requests per second, arriving whatever happens.")
+@click.option("--rate", type=amounts.PER_S, help="Requests per second, arriving whatever happens.")
 @click.option(
     "--arrivals",
     type=click.Choice(["poisson", "constant", "gamma", "burst"]),
     help="How they arrive.  [default: poisson]",
 )
-@click.option("--concurrency", type=int, help="Users, each sending again when answered.")
+@click.option("--concurrency", type=amounts.USERS, help="Users, each sending again when answered.")
 @click.option("--trace", type=click.Path(), help="Azure CSV, Mooncake JSONL or a run folder.")
-@click.option("-n", "n", type=int, help="Requests.  [default: 100, or the whole trace]")
-@click.option("--isl", type=int, help="Prompt tokens.  [default: 256]")
-@click.option("--osl", type=int, help="Output tokens.  [default: 64]")
-@click.option("--seed", type=int, help="[default: 0]")
-@click.option("--horizon", "horizon_s", type=float, help="Stop after so many seconds; what is not finished is a miss.")
+@click.option("-n", "n", type=amounts.REQUESTS, help="Requests.  [default: 100, or the whole trace]")
+@click.option("--isl", type=amounts.TOK, help="Prompt tokens.  [default: 256]")
+@click.option("--osl", type=amounts.TOK, help="Output tokens.  [default: 64]")
+@click.option("--seed", type=amounts.SEED, help="[default: 0]")
+@click.option(
+    "--horizon", "horizon_s", type=amounts.WAIT_S, help="Stop after so many seconds; what is not finished is a miss."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Save the run in this folder.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(*, out: Path | None, as_json: bool, horizon_s: float | None, **given: Any) -> None:  # fmt: skip
@@ -80,6 +93,8 @@ def command(*, out: Path | None, as_json: bool, horizon_s: float | None, **given
     workload = _workload(given)
     step, config, labels = read_engine(given)
     run = run_one(workload, config, step, given, horizon_s=horizon_s, labels=labels)
+    if labels["engine"].get("budget_source") == "assumed":
+        run = _with_assumed_budget(run, config)
     if out is not None:
         save_run(run, out)
     if as_json:
@@ -128,12 +143,18 @@ def read_engine(given: dict[str, Any]) -> tuple["StepTime", "EngineConfig", dict
         step, labels, pool = _from_catalogue(given)
         config = EngineConfig(**_switches(given, pool if blocks is None else blocks))
     if given["draft_tok"] is not None:
-        spec = Speculation(draft_tok=given["draft_tok"], accept_frac=given["accept"])
-        config = replace(config, speculation=spec)
+        accept = _ACCEPT_FRAC if given["accept"] is None else given["accept"]
+        config = replace(config, speculation=Speculation(draft_tok=given["draft_tok"], accept_frac=accept))
+    elif given["accept"] is not None:
+        raise ServefitError(
+            f"--accept {given['accept']:g} says nothing without --draft-tok.",
+            hint="Add --draft-tok 4, or leave it out.",
+        )
     check_config(config)
     return step, config, labels
 
 
+_ACCEPT_FRAC = 0.7
 _DEFAULTS = {"policy": "chunked", "seats": 64, "budget_tok": 2048, "block_tok": 16, "timeout_s": 0.05}
 
 
@@ -156,13 +177,33 @@ def _from_calibration(
 
     found = load_calibration(path)
     step = mean_step(found)
-    labels = {
+    labels: dict[str, Any] = {
         "target": str(found.device),
         "model": model or str(found.model),
         "inputs": {str(path): sha256(path)},
         "engine": {"step_source": step.source, "step_origin": step.origin},
     }
-    return step, server_config(found, **switches), labels
+    config = server_config(found, **switches)
+    if (
+        config.policy in ("chunked", "continuous")
+        and "budget_tok" not in switches
+        and found.batching.budget_tok is None
+    ):
+        labels["engine"]["budget_source"] = "assumed"
+    return step, config, labels
+
+
+def _with_assumed_budget(run: "Run", config: "EngineConfig") -> "Run":
+    """The run with a note that nobody knows the budget of a step: the calibration did not see it, nor was it said."""
+    from servefit.records import Finding
+
+    note = Finding(
+        code="budget_assumed",
+        level="note",
+        message=f"The calibration does not know how many tokens a step may hold: {config.budget_tok:,} are assumed.",
+        hint="Name the server's with --budget-tok.",
+    )
+    return replace(run, header=replace(run.header, findings=(*run.header.findings, note)))
 
 
 def _from_catalogue(given: dict[str, Any]) -> tuple["StepTime", dict[str, Any], int]:

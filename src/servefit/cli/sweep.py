@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servefit.cli import show
+from servefit.cli import amounts, show
 from servefit.errors import ServefitError
 from servefit.units import fmt, fmt_percent, fmt_s, parse_seconds
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENGINE_DEFAULTS: dict[str, Any] = {
     "kv_bits": 16, "tp": 1, "constants": None, "block_tok": 16, "timeout_s": 0.05, "prefix_cache": False,
-    "draft_tok": None, "accept": 0.7, "router": "round-robin",
+    "draft_tok": None, "accept": None, "router": "round-robin",
 }  # fmt: skip
 """What `simulate` can set and a sweep leaves as it is."""
 
@@ -34,18 +34,22 @@ ENGINE_DEFAULTS: dict[str, Any] = {
 @click.option("--ttft", help="The time to the first token may be so long, e.g. 500ms.")
 @click.option("--tpot", help="The time per output token may be so long, e.g. 50ms.")
 @click.option("--e2e", help="The whole time may be so long, e.g. 10s.")
-@click.option("--p", "p", type=click.IntRange(1, 99), help="At this percentile.  [default: 95]")
+@click.option("--p", "p", type=amounts.PERCENT, help="At this percentile.  [default: 95]")
 @click.option("--goodput", help="Share of requests that must keep all of it, e.g. 99%.")
-@click.option("--peak", type=float, metavar="LOAD", help="Users (or requests a second) at the peak: how many replicas?")
+@click.option(
+    "--peak", type=amounts.USD, metavar="LOAD", help="Users (or requests a second) at the peak: how many replicas?"
+)
 @click.option("--headroom", default="20%", help="The peak may turn out so much higher.")
-@click.option("-n", "n", type=int, help="Requests at each load.  [default: 5 a user, or 20 seconds' worth]")
-@click.option("--isl", type=int, help="Prompt tokens.  [default: 256]")
-@click.option("--osl", type=int, help="Output tokens.  [default: 64]")
+@click.option(
+    "-n", "n", type=amounts.REQUESTS, help="Requests at each load.  [default: 5 a user, or 20 seconds' worth]"
+)
+@click.option("--isl", type=amounts.TOK, help="Prompt tokens.  [default: 256]")
+@click.option("--osl", type=amounts.TOK, help="Output tokens.  [default: 64]")
 @click.option("--arrivals", type=click.Choice(["poisson", "constant", "gamma"]), help="How an open loop arrives.")
 @click.option(
     "--workload", "workload_file", type=click.Path(path_type=Path), help="A workload file; its load is replaced."
 )
-@click.option("--seed", type=int, help="[default: 0]")
+@click.option("--seed", type=amounts.SEED, help="[default: 0]")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the sweep.  [default: sweeps/<time>-<target>]")
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --out: finished loads are not asked again.")
 @click.option(
@@ -55,17 +59,17 @@ ENGINE_DEFAULTS: dict[str, Any] = {
 @click.option("--dialect", default="", help="Measured: as for servefit measure.")
 @click.option("--api-key-env", metavar="NAME", help="Measured: environment variable that holds the API key.")
 @click.option(
-    "--timeout", "silent_s", type=float, default=300.0, help="Measured: give up after so many silent seconds."
+    "--timeout", "silent_s", type=amounts.WAIT_S, default=300.0, help="Measured: give up after so many silent seconds."
 )
 @click.option("--no-probe", is_flag=True, help="Measured: ask nothing first.")
 @click.option("--calibration", type=click.Path(path_type=Path), help="Simulated: step time as measured.")
 @click.option("--device", help="Simulated: catalogue name or device TOML.")
 @click.option("--precision", help="Simulated: bf16, fp8, awq, q4_k_m ...")
 @click.option("--policy", default="chunked", help="Simulated: none, static, dynamic, continuous, chunked.")
-@click.option("--seats", type=int, default=64, help="Simulated: requests in the running batch.")
-@click.option("--budget-tok", type=int, default=2048, help="Simulated: tokens of one step.")
-@click.option("--kv-blocks", type=int, help="Simulated: KV blocks of the engine.")
-@click.option("--replicas", type=int, default=1, help="Simulated: copies behind a router.")
+@click.option("--seats", type=amounts.SEATS, default=64, help="Simulated: requests in the running batch.")
+@click.option("--budget-tok", type=amounts.TOK, default=2048, help="Simulated: tokens of one step.")
+@click.option("--kv-blocks", type=amounts.BLOCKS, help="Simulated: KV blocks of the engine.")
+@click.option("--replicas", type=amounts.COPIES, default=1, help="Simulated: copies behind a router.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(target: str | None, *, as_json: bool, figure: Path | None, **given: Any) -> int | None:

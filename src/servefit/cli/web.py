@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from servefit.cli import amounts
 from servefit.errors import CannotMeasure, MissingExtra
 
 
@@ -16,7 +17,7 @@ from servefit.errors import CannotMeasure, MissingExtra
     default=Path(),
     help="Where runs, plans and decisions lie.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8731, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=amounts.PORT, default=8731, show_default=True, help="0 takes a free one.")
 @click.option(
     "--lan", is_flag=True, help="Answer on the local network too, with a token in the address; prints a QR code."
 )

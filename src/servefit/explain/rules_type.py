@@ -250,6 +250,8 @@ def host_trouble(case: Case) -> Cause | None:
     codes = {x.code for x in f.run.header.findings}
     if codes & {"client_saturated", "client_lag"}:
         said.append("the client itself was late")
+    if "client_near_limit" in codes:
+        said.append("the client used nearly all that a core can give")
     cores, load = machine.get("cores") or 0, machine.get("load_1min") or 0.0
     local = any(name in str(f.run.header.endpoint.get("url", "")) for name in ("127.0.0.1", "localhost", "[::1]"))
     busy = local and _busy(f)
@@ -266,8 +268,7 @@ def host_trouble(case: Case) -> Cause | None:
         not uneven
         and not crowded
         and not steal >= 0.05
-        and "client_saturated" not in codes
-        and "client_lag" not in codes
+        and not codes & {"client_saturated", "client_lag", "client_near_limit"}
     ):
         return None
     sure = steal >= 0.05 or bool(codes & {"client_saturated", "client_lag"}) or (busy and taken is not None)

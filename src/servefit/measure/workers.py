@@ -83,11 +83,12 @@ class Worker:
         self.process.stdin.flush()
 
     def hear(self) -> None:
-        """Wait for its next word. Raises CannotMeasure where that is why it cannot go on, or where it has died."""
+        """Wait for its next word. Raises what kept it from going on, or CannotMeasure where it has died."""
         assert self.process.stdout is not None, "it is a pipe"
         said = json.loads(self.process.stdout.readline() or "{}")
-        if "error" in said:
-            raise CannotMeasure(said["error"], hint=said["hint"])
+        if "error" in said:  # with the exit code that one client alone would have ended with
+            kind = CannotMeasure if said["code"] == CannotMeasure.exit_code else ServefitError
+            raise kind(said["error"], hint=said["hint"])
         if not said:
             raise CannotMeasure(f"A worker ended without a word, with code {self.process.wait()}.",
                                 hint="What it had measured is kept: go on with --resume.")  # fmt: skip
@@ -141,7 +142,7 @@ def work() -> None:
     known, part, own, options = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started us
     out = sys.stdout.buffer
 
-    def say(word: dict[str, str]) -> None:
+    def say(word: dict[str, str | int]) -> None:
         out.write(json.dumps(word).encode() + b"\n")
         out.flush()
 
@@ -153,6 +154,6 @@ def work() -> None:
             measure_share(known, part, own, replace(options, begin_ns=begin_ns))
         say({"done": "yes"})
     except ServefitError as error:
-        say({"error": error.message, "hint": error.hint or ""})
-        code = 3
+        code = error.exit_code
+        say({"error": error.message, "hint": error.hint or "", "code": code})
     sys.exit(code)

@@ -40,9 +40,9 @@ def hourly_price(device: str, given: Sequence[GivenPrice] = ()) -> Price | None:
         known = next(iter(hourly(device)), None)
     except ServefitError:  # a device of one's own
         return None
-    return known and Price(
-        usd_per_hour=known.usd_per_hour, source=f"{known.provider}: {known.source}", as_of=known.date
-    )
+    if known is None:
+        return None
+    return Price(usd_per_hour=known.usd_per_hour, source=f"{known.provider}: {known.source}", as_of=known.date)
 
 
 def _same(given: str, device: str) -> bool:

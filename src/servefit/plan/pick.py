@@ -78,7 +78,8 @@ def _clear_of_the_ends(
     while last < len(members) - 1 and members[last + 1].verdict == "pass":
         last += 1
     below = members[first - 1].seats if first > 0 else members[first].seats
-    peak = members[last].figures.in_flight_peak if members[last].figures else None
+    end = members[last].figures
+    peak = end.in_flight_peak if end else None
     if last < len(members) - 1:
         above: float = members[last + 1].seats
     else:  # seats that change nothing end nothing; those that were not tried may

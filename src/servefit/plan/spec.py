@@ -11,6 +11,9 @@ from servefit.objectives import Targets
 from servefit.units import parse_seconds
 from servefit.workload.workload import Workload
 
+MAX_SEEDS = 100
+"""The interval narrows with their root: more buy little."""
+
 Pick = Literal["measured", "cheapest", "margin", "capacity"]
 
 
@@ -228,8 +231,11 @@ def check_spec(spec: PlanSpec, *, where: str = "plan") -> None:
             f"{where}: quality_at_least is {spec.quality_at_least}, and no scores are given.",
             hint="Name a file of scores by precision with --quality (quality in the file).",
         )
-    if spec.seeds < 1:
-        raise ServefitError(f"{where}: seeds is {spec.seeds}.", hint="One schedule at least; three give an interval.")
+    if not 1 <= spec.seeds <= MAX_SEEDS:
+        raise ServefitError(
+            f"{where}: seeds is {spec.seeds}.",
+            hint=f"One schedule at least, {MAX_SEEDS} at most; three give an interval.",
+        )
     if not 0 <= spec.headroom_frac <= 1:
         raise ServefitError(
             f"{where}: headroom_frac is {spec.headroom_frac}.", hint="Write a share from 0 to 1, such as 0.2."

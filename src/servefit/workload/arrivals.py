@@ -52,6 +52,9 @@ def schedule(workload: Workload) -> tuple[Request, ...]:
     return tuple(requests_out)
 
 
+MAX_REQUESTS = 10**7
+"""A day of 100 a second; a schedule of more is not held in memory."""
+MIN_REQ_PER_S = 1e-6
 MAX_BURSTINESS = 1e6
 """A gamma shape at which arrivals are as even as a clock's; far larger ones cannot be drawn."""
 
@@ -86,6 +89,13 @@ def check_workload(workload: Workload) -> None:
     for name, value, least in checks:
         if value is not None and not (value >= least and math.isfinite(value)):
             raise ServefitError(f"{name} is {value}.", hint=f"It is at least {least:g}.")
+    if workload.trace is None and workload.n > MAX_REQUESTS:
+        raise ServefitError(f"n is {workload.n:,}.", hint=f"At most {MAX_REQUESTS:,} requests.")
+    if workload.rate_req_per_s is not None and 0 < workload.rate_req_per_s < MIN_REQ_PER_S:
+        raise ServefitError(
+            f"rate_req_per_s is {workload.rate_req_per_s:g}.",
+            hint=f"At least {MIN_REQ_PER_S:f}, which is one request in 12 days.",
+        )
     above_zero = [("rate_req_per_s", workload.rate_req_per_s), ("burstiness", workload.burstiness),
                   ("time_scale", workload.time_scale)]  # fmt: skip
     for rate, seconds in workload.stages:
