@@ -118,3 +118,17 @@ def test_a_finished_plan_is_shown_again(planned, shown, cli):
     assert json.loads(cli("plan", str(planned), "--json")[1]) == json.loads(planned.read_text(encoding="utf-8"))
     code, said, err = cli("plan", str(planned), "--rate", "4", "--device", "l4")
     assert code and not said and "which --device and --rate cannot change" in err
+
+
+def test_each_precision_that_was_asked_has_a_row(planned, capsys):
+    """Asked about bf16 and int8, the screen shows both without --all; two replicas have their number of devices in a column."""
+    plan = load_plan(planned)
+    best = plan.candidate(plan.recommended.id)
+    twin = replace(best, id=f"{best.id}-int8", precision="int8", replicas=2)
+    both = replace(plan, spec=replace(plan.spec, precisions=("bf16", "int8")), candidates=(*plan.candidates, twin))
+    show_plan(both, planned)
+    out = capsys.readouterr().out.split("\n\n")[2].splitlines()
+    assert out[0].split()[:5] == ["device", "how", "policy", "seats", "devices"]
+    rows = [line.split() for line in out[2:] if line.startswith(best.device)]
+    assert [row[1] for row in rows] == [best.precision, "int8"]
+    assert [row[row.index(best.policy) + 2] for row in rows] == ["1", "2"]

@@ -1,9 +1,11 @@
 """`servefit sweep`: on a simulated configuration and on a real server over loopback; resumed; its bad inputs."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from servefit.cli.sweep import _how_long
 from servefit.records import load_run
 from servefit.traps.server import in_thread
 
@@ -113,3 +115,10 @@ def test_no_target_no_sweep(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = cli(*SIMULATED)
     assert code == 2 and "No latency target is stated" in err
+
+
+def test_how_long_a_load_takes_is_said_before_it():
+    """By what the load before it answered a second; an open loop by its rate; the first closed one tells the others."""
+    assert _how_long("users", 1, None, []) == "1 user: 20 requests; this one tells how long the others take"
+    assert _how_long("users", 8, None, [SimpleNamespace(req_per_s=2.0)]) == "8 users: 80 requests, about 40.00 s"
+    assert _how_long("rate", 2.0, 30, []) == "2 requests a second: 30 requests, about 15.00 s"

@@ -96,3 +96,14 @@ def test_plans_keep_their_bytes(plan, tmp_path):
     save_plan(plan, tmp_path / "a.json")
     save_plan(load_plan(tmp_path / "a.json"), tmp_path / "b.json")
     assert json.loads((tmp_path / "a.json").read_text()) == json.loads((tmp_path / "b.json").read_text())
+
+
+@pytest.mark.slow
+def test_only_the_decided_device_must_still_be_known(plan, tmp_path):
+    """A device that was rejected and is in no catalogue any more stands in nobody's way; the decided one is named where it is gone."""
+    some = replace(plan, spec=replace(plan.spec, devices=("xeon-2-core", "a100-80gb")))
+    assert rerun(verify(decide(some, tmp_path))).holds
+    (tmp_path / "gone").mkdir()
+    gone = replace(plan, spec=replace(plan.spec, devices=("xeon-2-core",)))
+    with pytest.raises(ServefitError, match="cannot be simulated again: its device a100-80gb is in no catalogue"):
+        rerun(verify(decide(gone, tmp_path / "gone")))

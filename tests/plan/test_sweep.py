@@ -147,7 +147,7 @@ def test_figures():
 
 
 def test_each_load_asks_enough():
-    """Five requests a user, at least 20; a given number wins; another kind of load is taken out."""
+    """Ten requests a user, at least 20; a given number wins; another kind of load is taken out."""
     base = Workload(stages=((1.0, 2.0),))
-    assert at_load(base, "users", 30, None) == replace(base, stages=(), concurrency=30, n=150)
+    assert at_load(base, "users", 30, None) == replace(base, stages=(), concurrency=30, n=300)
     assert at_load(base, "rate", 0.5, 7) == replace(base, stages=(), rate_req_per_s=0.5, n=7)

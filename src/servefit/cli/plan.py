@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli import amounts, show
+from servefit.cli.promises import latencies, latency_options
 from servefit.errors import ServefitError
-from servefit.units import parse_seconds
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -51,9 +51,7 @@ if TYPE_CHECKING:
 @click.option("--prefix-cache", is_flag=True, help="The engine keeps shared prefixes.")
 @click.option("--seed", type=amounts.SEED, help="Seed of the first schedule.  [default: 0]")
 @click.option("--seeds", type=amounts.SEEDS, help="Schedules per candidate.  [default: 3]")
-@click.option("--ttft-p99", help="p99 of the time to the first token, e.g. 100ms.")
-@click.option("--tpot-p99", help="p99 of the time per output token, e.g. 10ms.")
-@click.option("--e2e-p99", help="p99 of the whole time.")
+@latency_options(99)
 @click.option("--goodput", help="Requests a second that must meet every latency target, or a share: 99%.")
 @click.option("--usd-per-hour", type=amounts.USD, help="At most so many dollars an hour, all replicas together.")
 @click.option("--usd-per-mtok", type=amounts.USD, help="At most so many dollars per million output tokens.")
@@ -243,10 +241,8 @@ def _targets(base: Any, given: dict[str, Any], *, alone: bool) -> Any:
     """The targets with the flags in them; those of servefit.toml, else the usual example, where there are none."""
     from servefit.objectives import Targets
 
-    changes: dict[str, Any] = {}
-    for name, flag in (("ttft_s", "ttft_p99"), ("tpot_s", "tpot_p99"), ("e2e_s", "e2e_p99")):
-        if given[flag] is not None:
-            changes[name] = parse_seconds(given[flag])
+    changes: dict[str, Any] = latencies(given)
+    p = {"p": changes.pop("p")} if "p" in changes else {}
     if given["goodput"] is not None:
         changes |= _goodput(given["goodput"])
     for name in ("usd_per_hour", "usd_per_mtok"):
@@ -257,7 +253,7 @@ def _targets(base: Any, given: dict[str, Any], *, alone: bool) -> Any:
             raise ServefitError(f"A target of {value} for {name} cannot be met.", hint="Write a value above 0.")
     if alone and not changes and base == Targets():
         base = _from_settings()
-    targets = replace(base, **changes)
+    targets = replace(base, **changes | p)
     if targets.goodput_frac is None and targets.goodput_req_per_s is None:
         targets = replace(targets, goodput_frac=0.99)
     return targets

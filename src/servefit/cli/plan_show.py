@@ -87,9 +87,17 @@ def _ordered(plan: Plan) -> list[Candidate]:
 
 
 def _best(plan: Plan) -> list[Candidate]:
-    """The best of each device and policy; devices on which nothing passes have a sentence of their own."""
-    firsts: dict[tuple[str, str], Candidate] = {}
-    for c in _ordered(plan):
+    """The best of each device and policy; devices on which nothing passes have a sentence of their own.
+
+    Where more than one precision was asked, the best of each device and precision come first: that is what was asked.
+    """
+    ordered = _ordered(plan)
+    firsts: dict[tuple[str, ...], Candidate] = {}
+    if len(plan.spec.precisions) > 1:
+        for c in ordered:
+            firsts.setdefault((c.device, c.precision), c)
+        return list(firsts.values())[: max(ROWS, len(plan.spec.precisions))]
+    for c in ordered:
         firsts.setdefault((c.device, c.policy), c)
     told = {failure.device for failure in plan.failures} if plan.recommended else set()
     return [c for c in firsts.values() if c.device not in told][:ROWS]
@@ -100,11 +108,14 @@ def _candidates(plan: Plan, *, everything: bool) -> None:
     names = [c.name for c in rows[0].checks]
     heads = ["device", "policy", "seats", *(c.label for c in rows[0].checks), "capacity", "$/h", "verdict"]
     many = len({(c.model, c.precision, c.kv_bits, c.tp, c.replicas, c.budget_tok) for c in plan.candidates}) > 1
+    several = any(c.tp * c.replicas > 1 for c in rows)
+    if several:
+        heads.insert(3, "devices")
     if many:
         heads.insert(1, "how")
     body = []
     for c in rows:
-        cells = [c.device, c.policy, fmt(c.seats)]
+        cells = [c.device, c.policy, fmt(c.seats), *([fmt(c.tp * c.replicas)] if several else [])]
         if many:
             cells.insert(1, _how(c, plan))
         for name in names:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli import amounts, show
+from servefit.cli.promises import latencies, latency_options
 from servefit.errors import ServefitError
-from servefit.units import fmt, fmt_percent, fmt_s, parse_seconds
+from servefit.units import fmt, fmt_percent, fmt_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from servefit.objectives import Targets
     from servefit.plan.sweep import LoadKind, Step, Sweep
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     OneRun = Callable[[Workload, Path], Run]
 
 ENGINE_DEFAULTS: dict[str, Any] = {
-    "kv_bits": 16, "tp": 1, "constants": None, "block_tok": 16, "timeout_s": 0.05, "prefix_cache": False,
+    "kv_bits": 16, "constants": None, "block_tok": 16, "timeout_s": 0.05, "prefix_cache": False,
     "draft_tok": None, "accept": None, "router": "round-robin",
 }  # fmt: skip
 """What `simulate` can set and a sweep leaves as it is."""
@@ -31,17 +32,14 @@ ENGINE_DEFAULTS: dict[str, Any] = {
 @click.argument("target", required=False)
 @click.option("--users", metavar="LOADS", help="Closed loop, C users each: auto, 4..64, or 1,2,4,8.")
 @click.option("--rates", metavar="LOADS", help="Open loop, requests a second: auto, 0.5..8, or 1,2,4.")
-@click.option("--ttft", help="The time to the first token may be so long, e.g. 500ms.")
-@click.option("--tpot", help="The time per output token may be so long, e.g. 50ms.")
-@click.option("--e2e", help="The whole time may be so long, e.g. 10s.")
-@click.option("--p", "p", type=amounts.PERCENT, help="At this percentile.  [default: 95]")
+@latency_options(95)
 @click.option("--goodput", help="Share of requests that must keep all of it, e.g. 99%.")
 @click.option(
     "--peak", type=amounts.USD, metavar="LOAD", help="Users (or requests a second) at the peak: how many replicas?"
 )
 @click.option("--headroom", default="20%", help="The peak may turn out so much higher.")
 @click.option(
-    "-n", "n", type=amounts.REQUESTS, help="Requests at each load.  [default: 5 a user, or 20 seconds' worth]"
+    "-n", "n", type=amounts.REQUESTS, help="Requests at each load.  [default: 10 a user, or 20 seconds' worth]"
 )
 @click.option("--isl", type=amounts.TOK, help="Prompt tokens.  [default: 256]")
 @click.option("--osl", type=amounts.TOK, help="Output tokens.  [default: 64]")
@@ -69,6 +67,7 @@ ENGINE_DEFAULTS: dict[str, Any] = {
 @click.option("--seats", type=amounts.SEATS, default=64, help="Simulated: requests in the running batch.")
 @click.option("--budget-tok", type=amounts.TOK, default=2048, help="Simulated: tokens of one step.")
 @click.option("--kv-blocks", type=amounts.BLOCKS, help="Simulated: KV blocks of the engine.")
+@click.option("--tp", type=amounts.SPREAD, default=1, help="Simulated: GPUs that one copy is spread over.")
 @click.option("--replicas", type=amounts.COPIES, default=1, help="Simulated: copies behind a router.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -102,6 +101,8 @@ def command(target: str | None, *, as_json: bool, figure: Path | None, **given: 
     steps: list[Step] = []
 
     def holds(load: float) -> bool:
+        if target is not None and not given["quiet"]:
+            click.echo(_how_long(kind, load, given["n"], steps), err=True)
         steps.append(_step(kind, load, base, given=given, targets=targets, folder=folder, one_run=one_run))
         return steps[-1].holds
 
@@ -120,6 +121,18 @@ def command(target: str | None, *, as_json: bool, figure: Path | None, **given: 
     )  # fmt: skip
     _finish(swept, folder, question, figure=figure, as_json=as_json)
     return 5 if swept.up_to is None else None
+
+
+def _how_long(kind: "LoadKind", load: float, n: int | None, steps: "Sequence[Step]") -> str:
+    """How many requests this load asks, and how long that takes at most: by the rate, or by what the load before it did."""
+    from servefit.plan.sweep import at_load, show_load
+    from servefit.workload.workload import Workload
+
+    count = at_load(Workload(), kind, load, n).n
+    before = steps[-1].req_per_s if steps else None
+    takes = count / load if kind == "rate" else count / before if before else None
+    about = "; this one tells how long the others take" if takes is None else f", about {fmt_s(takes)}"
+    return f"{show_load(kind, load)}: {fmt(count)} requests{about}"
 
 
 def _step(
@@ -174,12 +187,8 @@ def read_targets(given: dict[str, Any]) -> "Targets":
     from servefit.objectives import Targets
     from servefit.settings import load_settings
 
-    changes: dict[str, Any] = {}
-    for name in ("ttft", "tpot", "e2e"):
-        if given[name] is not None:
-            changes[f"{name}_s"] = parse_seconds(given[name])
-            if not changes[f"{name}_s"] > 0:
-                raise ServefitError(f"--{name} is {given[name]}.", hint="Write a time above 0, e.g. 500ms.")
+    changes: dict[str, Any] = latencies(given)
+    p = {"p": changes.pop("p")} if "p" in changes else {}
     if given["goodput"] is not None:
         changes["goodput_frac"] = show.share(given["goodput"], "--goodput")
     if not changes:
@@ -189,7 +198,7 @@ def read_targets(given: dict[str, Any]) -> "Targets":
         raise ServefitError(
             "No latency target is stated, so nothing can break.", hint="Add --ttft 500ms or --tpot 50ms."
         )
-    return replace(Targets(p=95), **changes, **({"p": given["p"]} if given["p"] is not None else {}))
+    return replace(Targets(p=95), **changes | p)
 
 
 def _base(given: dict[str, Any]) -> "Workload":

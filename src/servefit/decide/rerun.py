@@ -14,6 +14,7 @@ from servefit.decide.prose import spelled
 from servefit.decide.quantities import Ledger, Quantity
 from servefit.decide.verify import Report
 from servefit.errors import ServefitError
+from servefit.facts.devices import find_device
 from servefit.plan.search import simulate_again
 from servefit.plan.spec import PlanSpec
 
@@ -68,11 +69,33 @@ def _found(report: Report, ledger: Ledger) -> PlanSpec:
     return replace(
         spec,
         models=tuple(map(now, spec.models)),
-        devices=tuple(map(now, spec.devices)),
+        devices=_only(ledger.candidate.device, tuple(map(now, spec.devices)), spec),
         calibrations=tuple(map(now, spec.calibrations)),
         quality=now(spec.quality) if spec.quality else spec.quality,
         workload=replace(spec.workload, trace=now(trace)) if trace else spec.workload,
     )
+
+
+def _only(device: str, names: tuple[str, ...], spec: PlanSpec) -> tuple[str, ...]:
+    """The name under which the plan asked for the decided device; the others need not be known here any more.
+
+    Raises ServefitError where this servefit does not know the decided one.
+    """
+    given = {d.name for d in spec.given_devices}
+    found = tuple(name for name in names if (name if name in given else _known(name)) == device)
+    if not found and device not in given:
+        raise ServefitError(
+            f"The decision cannot be simulated again: its device {device} is in no catalogue of this servefit.",
+            hint="Name a device TOML in the plan, then plan and decide again; verify without --rerun checks every number.",
+        )
+    return found
+
+
+def _known(name: str) -> str | None:
+    try:
+        return find_device(name).name
+    except ServefitError:
+        return None
 
 
 def _differences(report: Report, ledger: Ledger, other: Ledger) -> Iterator[Finding]:

@@ -123,14 +123,16 @@ class Sweep:
 
 
 def at_load(base: Workload, kind: LoadKind, load: float, n: int | None) -> Workload:
-    """The workload at this load, `n` requests of it: 5 a user and at least 20, or 20 seconds' worth and at least 40.
+    """The workload at this load, `n` requests of it: 10 a user and at least 20, or 20 seconds' worth and at least 40.
 
     >>> at_load(Workload(), "users", 8, None).n, at_load(Workload(), "rate", 2.5, None).n
-    (40, 50)
+    (80, 50)
+
+    The first wave of users starts all at once, which no later one does: of 10 a user it is a tenth.
     """
     none: dict[str, object] = {"trace": None, "stages": ()}
     if kind == "users":
-        count = n or max(20, 5 * round(load))
+        count = n or max(20, 10 * round(load))
         return replace(base, **none, concurrency=round(load), rate_req_per_s=None, n=count)  # type: ignore[arg-type]
     count = n or max(40, math.ceil(20 * load))
     return replace(base, **none, concurrency=None, rate_req_per_s=load, n=count)  # type: ignore[arg-type]
