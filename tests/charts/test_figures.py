@@ -111,3 +111,10 @@ def test_figures_draw_in_chromium_under_a_strict_policy(browser_page):
     page.wait_for_function("document.querySelectorAll('[data-chart] svg').length === 8")
     assert page.evaluate("[...document.querySelectorAll('[data-chart] svg')].every(s => s.getAttribute('aria-label'))")
     assert page.errors == []
+
+
+def test_a_caption_says_nothing_twice():
+    """Where the one line is what the axis is, the caption is the title: not "TTFT over TTFT, ms"."""
+    chart = figures.lines([Point(series="TTFT", x=1, y=0.5), Point(series="TTFT", x=2, y=1.0)],
+                          name="d", title="TTFT, share at or below", x="TTFT, ms", y="share")  # fmt: skip
+    assert chart.description == "TTFT, share at or below."

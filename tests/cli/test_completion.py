@@ -27,10 +27,11 @@ def test_script(cli, shell):
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [("servefit ver", "verify"), ("servefit plan --goo", "--goodput"), ("servefit simulate --arrivals g", "gamma"),
-     ("servefit bill co", "cost")],
+     ("servefit bill co", "cost"), ("servefit plan --device rtx-40", "rtx-4090"), ("servefit simulate --model llama-3.1-8", "llama-3.1-8b"),
+     ("servefit devices h100-s", "h100-sxm")],
 )  # fmt: skip
 def test_answers(words, wanted):
-    """What the script gets back when it asks: verbs, members of a group, options, choices."""
+    """What the script gets back when it asks: verbs, members of a group, options, choices, names of the catalogue."""
     env = {
         **SOURCES,
         "_SERVEFIT_COMPLETE": "bash_complete",

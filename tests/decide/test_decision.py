@@ -211,3 +211,34 @@ def test_an_edge_in_doubt_says_what_it_may_be(tmp_path):
     target = best.check("tpot").target * 1e3
     assert f"is `too close to call`, {0.9 * target:.1f} ms to {1.1 * target:.1f} ms against {target:.1f} ms" in bare
     assert f"{0.95 * target:.1f}" not in bare and "<!--range.high.low-->" in line
+
+
+def test_the_nearest_breaking_point_stands_first(tmp_path):
+    """Half and twice are equally near: the table is in the order of the factor up or down, whatever the plan's order is."""
+    plan = make_plan(tmp_path)
+    some = [a for a in plan.assumptions if a.breaking]
+    assert len(some) >= 2
+    factors = [5.0, 0.5, 1.2, 0.05][: len(some)]
+    moved = {a.id: replace(a, breaking=replace(a.breaking, factor=f)) for a, f in zip(some, factors, strict=False)}
+    text = make_case(
+        tmp_path, plan=replace(plan, assumptions=tuple(moved.get(a.id, a) for a in plan.assumptions))
+    ).read_text()
+    table = text[text.index("| assumption | unit |") :].partition("\n\n")[0]
+    order = sorted(moved.values(), key=lambda a: max(a.breaking.factor, 1 / a.breaking.factor))
+    at = [table.index(f"`{a.id}`") for a in order]
+    assert at == sorted(at)
+
+
+def test_what_may_be_nothing_is_up_to(tmp_path):
+    """An interval from 0 says "up to": "0.00 ms to 216 ms" claims a figure that no clock gives."""
+    plan = make_plan(tmp_path)
+
+    def from_nothing(c):
+        checks = tuple(
+            replace(k, interval=(0.0, k.interval[1])) if k.name == "ttft" and k.interval else k for k in c.checks
+        )
+        return replace(c, checks=checks)
+
+    path = make_case(tmp_path, plan=replace(plan, candidates=tuple(map(from_nothing, plan.candidates))))
+    row = next(line for line in path.read_text().splitlines() if line.startswith("| p99 TTFT"))
+    assert "| up to " in row and "ttft.low" not in row and "ttft.high" in row

@@ -167,6 +167,9 @@ def test_written_up_it_verifies(tmp_path):
     page = TestClient(app, base_url=f"http://{HOST}", follow_redirects=False)
     text = page.get(f"/decisions/{where}").text
     assert "Every number holds" in text and "What would change it" in text and "Ada <b>" not in text
+    for part in ("<dt>decided by</dt><dd>Ada &lt;b&gt;</dd>", "<dt>status</dt><dd>proposed</dd>", "<dt>rests on</dt>"):
+        assert part in text, part
+    assert f'<a href="/decisions/{where}">A decision is written</a>' in page.get("/").text
     assert where in page.get("/plan").text
     assert page.get("/plans/" + where.replace("decision.md", "plan.json")).status_code == 200
     path = tmp_path / where

@@ -47,6 +47,8 @@ def test_the_timing_table_has_short_long_hosted_and_failures(data):
     ):
         assert part in text, part
     assert "7 runs" in text and "1 damaged" in text
+    for name in ("broken", "headless"):  # its rows, or its header
+        assert f'{name}</a> <span class="tag tag-damaged">damaged</span>' in text
 
 
 def test_what_a_model_wrote_is_shown_and_never_run(data):

@@ -137,7 +137,8 @@ def lines(
     )
     if target is not None:
         layer += _target(target, f"target {fmt(target, places)}")
-    text = f"{title}: {', '.join(series)} over {x}."
+    said = [name for name in series if name != x.partition(",")[0]]  # "TTFT over TTFT" says nothing
+    text = f"{title}: {', '.join(said)} over {x}." if said else f"{title}."
     if target is not None:
         text += f" The dashed line is the target, {fmt(target, places)}."
     rows = [(p.series, fmt(p.x, _places(p.x)), fmt(p.y, places), _interval(p, places)) for p in points]

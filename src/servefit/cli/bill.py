@@ -27,7 +27,7 @@ from servefit.bill.cost import (
 from servefit.bill.hosted import CouldNotAsk, Deployment
 from servefit.bill.live import EXIT_CODES, Asked, ask_all, halt, pick, verdict
 from servefit.bill.providers import fireworks_limit
-from servefit.cli import amounts
+from servefit.cli import amounts, names
 from servefit.cli.bill_cost import whole_tokens
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import AnswerIsNo, CannotMeasure, ServefitError
@@ -57,8 +57,16 @@ def command() -> None:
 @click.option("--token-model", help="Or look the prices up: the model as its provider names it (package genai-prices).")
 @click.option("--provider", help="At this provider.")
 @click.option("--usd-per-hour", help="Price of one machine for an hour.")
-@click.option("--device", help="Or a device of the catalogue: its cheapest on-demand price that is known.")
-@click.option("--model", help="With --device: capacity by the datasheet, and what precision, seats and caching change.")
+@click.option(
+    "--device",
+    shell_complete=names.devices,
+    help="Or a device of the catalogue: its cheapest on-demand price that is known.",
+)
+@click.option(
+    "--model",
+    shell_complete=names.models,
+    help="With --device: capacity by the datasheet, and what precision, seats and caching change.",
+)
 @click.option("--precision", help="Of its weights: bf16, fp8, awq ...")
 @click.option("--seats", type=amounts.SEATS, default=16, show_default=True, help="Requests in the running batch.")
 @click.option("--capacity", help="Requests a second that one machine serves within the targets.")

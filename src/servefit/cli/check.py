@@ -4,21 +4,29 @@ from typing import Any, cast
 
 import click
 
-from servefit.cli import amounts
+from servefit.cli import amounts, names
 from servefit.cli.show import emit_json, table
 from servefit.errors import AnswerIsNo, ServefitError
 from servefit.units import fmt, fmt_both_bytes, fmt_bytes, fmt_percent, fmt_s, parse_bytes
 
 
 @click.command()
-@click.option("--device", help="A device of the catalogue instead of this machine (`servefit devices`).")
+@click.option(
+    "--device",
+    shell_complete=names.devices,
+    help="A device of the catalogue instead of this machine (`servefit devices`).",
+)
 @click.option(
     "--memory", help="A machine typed in: its memory (36GB is 36 x 10^9 bytes, 36GiB what a box calls 36 GB)."
 )
 @click.option("--bandwidth", help="Memory bandwidth, with --memory: 273GB/s.")
 @click.option("--kind", type=click.Choice(["unified", "gpu", "cpu"]), default="unified", show_default=True,
               help="What --memory is.")  # fmt: skip
-@click.option("--model", help="A model of the catalogue or a file: does it fit? Exit code 5 where it does not.")
+@click.option(
+    "--model",
+    shell_complete=names.models,
+    help="A model of the catalogue or a file: does it fit? Exit code 5 where it does not.",
+)
 @click.option("--precision", default="q4_k_m", show_default=True, help="Precision of the weights.")
 @click.option("--usable", "usable_frac", type=amounts.USABLE,
               help="Share of the memory for a model and its KV cache.  [default: by kind]")  # fmt: skip

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from servefit.cli import names as complete
 from servefit.cli.show import emit_json, table
 from servefit.facts.cited import Cited
 from servefit.facts.devices import Device, all_devices, describe_range, find_devices
@@ -18,7 +19,7 @@ _LABELS = {
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME | FILE.toml]...")
+@click.argument("names", nargs=-1, shell_complete=complete.devices, metavar="[NAME | FILE.toml]...")
 @click.option("--kind", type=click.Choice(["gpu", "unified", "cpu"]), help="Only devices of this kind.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(names: tuple[str, ...], kind: str | None, as_json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servefit.cli import amounts
+from servefit.cli import amounts, names
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import AnswerIsNo, ServefitError
 from servefit.explain import experiments
@@ -69,7 +69,7 @@ def prefix(target: str, stable_tok: int, fresh_tok: int, n: int, **given: Any) -
 @click.argument("target")
 @click.option("--lengths", default="64,256,512,1024,1500", show_default=True, help="Prompt lengths, with commas.")
 @click.option("-n", "n", type=amounts.REQUESTS, default=3, show_default=True, help="Requests of each length.")
-@click.option("--model", help="A model of the catalogue, for its KV bytes.")
+@click.option("--model", shell_complete=names.models, help="A model of the catalogue, for its KV bytes.")
 @_shared
 def context(target: str, lengths: str, n: int, model: str | None, **given: Any) -> None:
     """What does a longer prompt cost, and where is the end of the context?"""
@@ -90,7 +90,7 @@ def context(target: str, lengths: str, n: int, model: str | None, **given: Any) 
 @click.argument("target")
 @click.option("--weights", help="The whole model's size, e.g. 12.1GB (its file).")
 @click.option("--bandwidth", help="Memory bandwidth, e.g. 273GB/s.")
-@click.option("--device", help="Or a device of the catalogue.")
+@click.option("--device", shell_complete=names.devices, help="Or a device of the catalogue.")
 @click.option("--users", type=amounts.USERS, default=4, show_default=True, help="Users in the second run.")
 @click.option("--isl", type=amounts.TOK, default=64, show_default=True, help="Prompt tokens.")
 @click.option("-n", "n", type=amounts.REQUESTS, default=4, show_default=True, help="Requests of each user.")
@@ -129,7 +129,7 @@ def moe(  # noqa: PLR0917 - click passes them by name
     help="FOLDER=SIZE: one of your runs and the bytes its model reads, e.g. runs/q4=4.9GB.",
 )
 @click.option("--bandwidth", help="Memory bandwidth, e.g. 273GB/s.")
-@click.option("--device", help="Or a device of the catalogue.")
+@click.option("--device", shell_complete=names.devices, help="Or a device of the catalogue.")
 @_figure
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def ceiling(  # noqa: PLR0917 - click passes them by name

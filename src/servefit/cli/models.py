@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from servefit.cli import amounts
+from servefit.cli import amounts, names
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import ServefitError
 from servefit.facts.devices import Device, find_device
@@ -28,8 +28,16 @@ _SHOWN = ("bf16", "fp8", "q8_0", "q4_k_m", "awq")
 
 
 @click.command()
-@click.argument("name", required=False, metavar="[NAME | config.json | FILE.gguf | FILE.safetensors]")
-@click.option("--on", "device_name", metavar="DEVICE", help="What the model does on this device: room, seats, ceiling.")
+@click.argument(
+    "name", required=False, shell_complete=names.models, metavar="[NAME | config.json | FILE.gguf | FILE.safetensors]"
+)
+@click.option(
+    "--on",
+    "device_name",
+    shell_complete=names.devices,
+    metavar="DEVICE",
+    help="What the model does on this device: room, seats, ceiling.",
+)
 @click.option(
     "--precision", help="Bits of the weights for --on (bf16, fp8, q4_k_m, ...); a file's own where there is a file."
 )

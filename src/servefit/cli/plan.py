@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servefit.cli import amounts, show
+from servefit.cli import amounts, names, show
 from servefit.cli.promises import latencies, latency_options
 from servefit.errors import ServefitError
 
@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 
 @click.command(name="plan")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--model", "models", multiple=True, help="Catalogue name, config.json or .gguf; may be repeated.")
 @click.option(
-    "--device", "devices", multiple=True, help="Catalogue name or device TOML; may be repeated. See servefit devices."
+    "--model",
+    "models",
+    shell_complete=names.models,
+    multiple=True,
+    help="Catalogue name, config.json or .gguf; may be repeated.",
+)
+@click.option(
+    "--device",
+    "devices",
+    shell_complete=names.devices,
+    multiple=True,
+    help="Catalogue name or device TOML; may be repeated. See servefit devices.",
 )
 @click.option("--precision", "precisions", multiple=True, help="bf16, fp8, awq, q4_k_m ...  [default: the model's own]")
 @click.option("--kv-bits", type=amounts.BITS, multiple=True, help="Bits of a KV cache value.  [default: 16]")

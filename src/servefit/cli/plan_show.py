@@ -266,14 +266,12 @@ def _trade(plan: Plan) -> str:
     low, high = plan.candidate(plan.seat_trades[0].from_id), plan.candidate(plan.seat_trades[-1].to_id)
     memory = sum(t.memory_bytes for t in plan.seat_trades)
     (where,) = [_names([r], plan) for r in plan.ranges if _group(r) == group_of(low)]
-    head = (
-        f"{where}, {low.seats} to {high.seats} seats: {high.seats - low.seats} more cost {fmt_bytes(memory)} of memory"
-    )
+    head = f"{where}, {low.seats} to {fmt_count(high.seats, 'seat')}: {high.seats - low.seats} more cost {fmt_bytes(memory)} of memory"
     if low.capacity is None or high.capacity is None:
         return f"{head}; what they buy was not searched for."
     if low.capacity.users is not None and high.capacity.users is not None:
         users = high.capacity.users - low.capacity.users
-        buys = "no more users" if users <= 0 else f"{fmt(users)} more user{'s' if users > 1 else ''}"
+        buys = "no more users" if users <= 0 else fmt_count(users, "more user")
     else:
         rate = high.capacity.req_per_s - low.capacity.req_per_s
         buys = "no more capacity" if rate <= 0.005 else f"{fmt(rate, 2)} req/s of capacity"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servefit.cli import amounts
+from servefit.cli import amounts, names
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 @click.command(name="simulate")
-@click.option("--device", help="Catalogue name or device TOML. See servefit devices.")
+@click.option("--device", shell_complete=names.devices, help="Catalogue name or device TOML. See servefit devices.")
 @click.option("--calibration", type=click.Path(path_type=Path), help="Step time as measured, instead of a device.")
-@click.option("--model", help="Catalogue name, config.json or .gguf. See servefit models.")
+@click.option("--model", shell_complete=names.models, help="Catalogue name, config.json or .gguf. See servefit models.")
 @click.option("--precision", help="bf16, fp8, awq, q4_k_m ...  [default: the model's own]")
 @click.option("--kv-bits", type=amounts.BITS, default=16, show_default=True, help="Bits of a KV cache value.")
 @click.option("--tp", type=amounts.SPREAD, default=1, show_default=True, help="GPUs that one copy is spread over.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servefit.cli import amounts, show
+from servefit.cli import amounts, names, show
 from servefit.cli.promises import latencies, latency_options
 from servefit.errors import ServefitError
 from servefit.units import fmt, fmt_percent, fmt_s
@@ -53,7 +53,11 @@ ENGINE_DEFAULTS: dict[str, Any] = {
 @click.option(
     "--figure", type=click.Path(path_type=Path), help="Draw the first latency target against load (.svg, .png)."
 )
-@click.option("--model", help="Measured: model to ask for. Simulated: catalogue name, config.json or .gguf.")
+@click.option(
+    "--model",
+    shell_complete=names.models,
+    help="Measured: model to ask for. Simulated: catalogue name, config.json or .gguf.",
+)
 @click.option("--dialect", default="", help="Measured: as for servefit measure.")
 @click.option("--api-key-env", metavar="NAME", help="Measured: environment variable that holds the API key.")
 @click.option(
@@ -61,7 +65,7 @@ ENGINE_DEFAULTS: dict[str, Any] = {
 )
 @click.option("--no-probe", is_flag=True, help="Measured: ask nothing first.")
 @click.option("--calibration", type=click.Path(path_type=Path), help="Simulated: step time as measured.")
-@click.option("--device", help="Simulated: catalogue name or device TOML.")
+@click.option("--device", shell_complete=names.devices, help="Simulated: catalogue name or device TOML.")
 @click.option("--precision", help="Simulated: bf16, fp8, awq, q4_k_m ...")
 @click.option("--policy", default="chunked", help="Simulated: none, static, dynamic, continuous, chunked.")
 @click.option("--seats", type=amounts.SEATS, default=64, help="Simulated: requests in the running batch.")

@@ -117,7 +117,7 @@ class Page:
         rows = []
         for check in c.checks:
             n = check.name
-            interval = f"{self.b(f'{n}.low')} to {self.b(f'{n}.high')}" if self.has(f"{n}.low") else "-"
+            interval = self._span(n) if self.has(f"{n}.low") else "-"
             bound = "at most" if check.at_most else "at least"
             rows.append(
                 (
@@ -146,6 +146,11 @@ class Page:
         yield from self.never_pass()
         yield from self.predicted_and_measured()
 
+    def _span(self, name: str) -> str:
+        """What a value may be; "up to" where it may be next to nothing, which no clock tells from 0."""
+        high = self.b(f"{name}.high")
+        return f"{self.b(f'{name}.low')} to {high}" if self.ledger.value(f"{name}.low") else f"up to {high}"
+
     def _load(self) -> str:
         work = self.ledger.plan.spec.workload
         if work.rate_req_per_s is not None:
@@ -173,7 +178,7 @@ class Page:
                 continue
             there = self.b(f"{name}.value")
             if self.ledger.value(f"{name}.verdict") == "too close to call" and self.has(f"{name}.low"):
-                there = f"{self.b(f'{name}.verdict')}, {self.b(f'{name}.low')} to {self.b(f'{name}.high')}"
+                there = f"{self.b(f'{name}.verdict')}, {self._span(name)}"
             yield (
                 f"- {said} edge ({self.b(f'{name}.reached')}): set by {self.b(f'{name}.check')}, which at "
                 f"{self.b(f'{name}.outside')} seats is {there} against {self.b(f'{name}.target')}."
@@ -252,7 +257,7 @@ class Page:
         yield ""
         broken = [a for a in full if a.breaking]
         if broken:
-            rows = [self.breaking(a) for a in broken]
+            rows = [self.breaking(a) for a in sorted(broken, key=_nearness)]
             yield from table(("assumption", "unit", "planned", "breaks at", "which is", "misses first"), rows)
         for a in full:
             yield f"- {self.b(f'assumption/{a.id}')} {' '.join(self.assumption(a))}"
@@ -518,3 +523,10 @@ def _states(found: Written, quantity: Quantity) -> bool:
         and quantity.dim != "text"
         and agrees(found, quantity.value, quantity.dim)
     )
+
+
+def _nearness(a: Assumption) -> float:
+    """How far the breaking point is away as a factor, up or down alike: half and twice are equally near."""
+    assert a.breaking, "only what breaks stands in the table"
+    factor = a.breaking.factor
+    return max(factor, 1 / factor) if factor and factor > 0 else float("inf")

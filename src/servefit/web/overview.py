@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -35,6 +36,8 @@ class Done:
     text: str
     holds: bool
     todo: str
+    href: str = ""
+    """Where the page shows it; "" where it shows none."""
 
 
 def routes() -> list[Route]:
@@ -59,7 +62,7 @@ def done_when(folder: Path) -> list[Done]:
     """What a first day leaves behind, looked up in the folder."""
     numbers = collect(folder)
     bill = _bill_is_empty(folder / "bill.json")
-    decided = bool(all_decisions(folder))
+    decisions = all_decisions(folder)
     return [
         Done(
             text="A row for a short prompt",
@@ -81,7 +84,12 @@ def done_when(folder: Path) -> list[Done]:
             holds=numbers["memory_gb"].origin == "check",
             todo="servefit check --json > check.json",
         ),
-        Done(text="A decision is written", holds=decided, todo="servefit plan, then servefit decide"),
+        Done(
+            text="A decision is written",
+            holds=bool(decisions),
+            todo="servefit plan, then servefit decide",
+            href=f"/decisions/{quote(decisions[0].path)}" if decisions else "",
+        ),
         Done(text="Nothing is still billing", holds=bill, todo="servefit bill live --json > bill.json"),
     ]
 

@@ -60,6 +60,7 @@ def listing(request: Request) -> Response:
         title="Runs",
         shown=shown,
         timed=[(r, t if isinstance(t, Timing) else None, t if isinstance(t, str) else "") for r, t in timed],
+        broken={r.path for r, t in timed if isinstance(t, str) and "damaged" in t},
         where_of=where_of,
         total=len(runs),
         found=len(found),
