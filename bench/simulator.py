@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from servefit.engine.config import EngineConfig
-from servefit.engine.fleet import simulate_fleet
+from servefit.engine.flow import PIECE, simulate_flow
 from servefit.engine.jump import kernel_compiled, simulate_jumping
 from servefit.engine.simulate import simulate_stepping
 from servefit.facts.devices import find_device
@@ -24,7 +24,7 @@ from servefit.physics.constants import constants_for
 from servefit.physics.memory import kv_pool
 from servefit.physics.roofline import roofline_step
 from servefit.workload.arrivals import schedule
-from servefit.workload.columns import columns
+from servefit.workload.columns import pieces
 from servefit.workload.workload import Lengths, Workload
 
 DEVICE, MODEL = find_device("a100-80gb"), find_model("llama-3.1-8b")
@@ -37,13 +37,17 @@ def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--json", action="store_true")
     args.add_argument("--candidates", action="store_true", help="also 200 candidates on two processes")
-    args.add_argument("--day", action="store_true", help="also 10 million requests on 200 replicas")
+    args.add_argument("--day", action="store_true", help="also days of 100,000, 1 and 10 million requests")
     given = args.parse_args()
     out = {"python": platform.python_version(), "machine": platform.machine(), "rows": rows()}
     if given.candidates:
         out["candidates"] = candidates()
     if given.day:
-        out["day"] = [day(router) for router in ("round-robin", "least-outstanding")]
+        out["day"] = [
+            alone(router, n, n // 50_000)
+            for router in ("round-robin", "least-outstanding")
+            for n in (100_000, 1_000_000, 10_000_000)
+        ]
     out["peak_memory_mb"] = peak_mb()
     if given.json:
         print(json.dumps(out))
@@ -51,9 +55,13 @@ def main():
     print(f"{'':44} {'CPU s':>8} {'requests/s':>12}")
     for row in out["rows"]:
         print(f"{row['what']:44} {row['cpu_s']:8.3f} {row['req_per_s']:12,.0f}")
-    for name in ("candidates", "day"):
-        if name in out:
-            print(f"{name}: {out[name]}")
+    if "candidates" in out:
+        print(f"candidates: {out['candidates']}")
+    for one in out.get("day", ()):
+        print(
+            f"{one['requests']:12,} requests in a day, {one['replicas']:3} replicas, {one['router']:18} "
+            f"{one['cpu_s']:6.1f} CPU s  peak {one['peak_mb']:6,.0f} MB, of it {one['peak_mb_before']:,.0f} MB before"
+        )
     print(f"peak memory {out['peak_memory_mb']:,.0f} MB")
 
 
@@ -132,19 +140,23 @@ def candidate(what):
 REQUESTS = {}
 
 
-def day(router):
-    """10 million requests in 24 h on 200 replicas, in one process, from drawing them to every percentile."""
-    n, replicas = 10_000_000, 200
+def day(router, n=10_000_000, replicas=200):
+    """So many requests in 24 h, in this process, from drawing them to every percentile: piece by piece."""
     workload = Workload(n=n, rate_req_per_s=n / 86_400, isl=Lengths(mean=512), osl=Lengths(mean=256))
     before_mb, cpu, wall = peak_mb(), time.process_time(), time.perf_counter()
     config = EngineConfig(seats=256, kv_blocks=BLOCKS)
-    out = simulate_fleet(columns(workload), config, STEP, replicas=replicas, router=router)
-    spreads = out.spreads()
+    out = simulate_flow(pieces(workload, PIECE), config, STEP, replicas=replicas, router=router)
     return {
         "router": router, "requests": n, "replicas": replicas, "cpu_s": time.process_time() - cpu, "wall_s": time.perf_counter() - wall,
         "peak_mb": peak_mb(), "peak_mb_before": before_mb, "finished": out.finished, "steps": out.steps,
-        "ttft_p99_s": spreads["ttft_s"].p99, "itl_p99_s": spreads["itl_s"].p99,
+        "ttft_p99_s": out.ttft_s.p99, "itl_p99_s": out.itl_s.p99,
     }  # fmt: skip
+
+
+def alone(router, n, replicas):
+    """A day in a process of its own, so that its peak memory is its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(day, router, n, replicas).result()
 
 
 def peak_mb():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from servefit.errors import ServefitError
 from servefit.workload.arrivals import schedule
-from servefit.workload.columns import Columns, columns
+from servefit.workload.columns import Columns, columns, pieces
 from servefit.workload.workload import Lengths, Workload
 
 lengths = st.builds(
@@ -18,23 +18,34 @@ lengths = st.builds(
 )
 
 
-@given(
-    st.builds(
-        Workload,
-        n=st.integers(1, 60),
-        seed=st.integers(0, 99),
-        rate_req_per_s=st.sampled_from([0.3, 5.0, 115.74]),
-        arrivals=st.sampled_from(["poisson", "constant", "gamma"]),
-        burstiness=st.sampled_from([0.5, 1.0, 8.0]),
-        isl=lengths,
-        osl=lengths,
-    )
+loads = st.builds(
+    Workload,
+    n=st.integers(1, 60),
+    seed=st.integers(0, 99),
+    rate_req_per_s=st.sampled_from([0.3, 5.0, 115.74]),
+    arrivals=st.sampled_from(["poisson", "constant", "gamma"]),
+    burstiness=st.sampled_from([0.5, 1.0, 8.0]),
+    isl=lengths,
+    osl=lengths,
 )
+
+
+@given(loads)
 def test_columns_are_the_schedule(workload):
     """Any open loop at one rate: every request is the one that `schedule` makes."""
     found = columns(workload)
     assert isinstance(found, Columns)
     assert tuple(found) == schedule(workload)
+
+
+@given(loads, st.sampled_from([1, 2, 7, 50]))
+def test_pieces_are_the_schedule(workload, size):
+    """Drawn a few at a time, of any arrivals and lengths: the same requests, so many in each piece."""
+    drawn = list(pieces(workload, size))
+    assert [(r.due_s, r.isl, r.osl) for piece in drawn for r in piece] == [
+        (r.due_s, r.isl, r.osl) for r in schedule(workload)
+    ]
+    assert all(len(piece) == size for piece in drawn[:-1])
 
 
 def test_a_piece_goes_on_where_the_one_before_ended():

@@ -61,7 +61,9 @@ def simulate_fewest(
     for row in state:
         for j in (kernel.FREE, kernel.LOW, kernel.PARTIAL, kernel.NEWEST, kernel.GROUPS):
             row[j] = scalars[j]
-    so_far = fill(2, 0)
+    for row in clocks:
+        row[kernel.STOP] = math.inf
+    so_far = fill(3, 0)
     clock, counts = (fill(replicas, 0.0), fill(replicas, math.inf)), (fill(replicas, 0), fill(replicas, 0))
     limits, numbers = limits_of(requests, config, step, 0.0, None)
     code: Any = module or kernel_fleet

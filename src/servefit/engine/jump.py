@@ -10,6 +10,7 @@ import math
 import sys
 from array import array
 from collections.abc import Sequence as Many
+from collections.abc import Sized
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -209,7 +210,7 @@ def lay_out(
     scalars[kernel.L_TAIL] = len(later)
     room = min(4 * n, EXACT_SERIES) + 2 * width + 64
     series = (fill(room, 0), fill(room, 0), fill(room, 0.0), fill(room, 0.0))
-    return numbers, moments, scalars, times([0.0, 0.0, 0.0, *last, math.inf]), series
+    return numbers, moments, scalars, times([0.0, 0.0, 0.0, *last, math.inf, math.inf]), series
 
 
 def arrays(*, numpy: bool) -> tuple[Any, Any, Any]:
@@ -287,7 +288,7 @@ def _front_end(
 
 
 def limits_of(
-    requests: Many[Request], config: EngineConfig, step: StepTime, think_s: float, horizon_s: float | None
+    requests: Sized, config: EngineConfig, step: StepTime, think_s: float, horizon_s: float | None
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The tuples L and C of `kernel`."""
     total = UNLIMITED if config.kv_blocks is None else config.kv_blocks

@@ -51,8 +51,9 @@ ALONE_S = 9
 # after LAST_TOK: requests that began with this step; answers complete so far, those of the last step, requests sent here
 BEGUN, DONE, DONE_NOW, SENT = range(24, 28)
 SCALARS = 28
-# F: float scalars; when the last request was due, and was ready; where to stop for a while
-BUSY_S, END_S, NOW_S, LAST_DUE, LAST_READY, UNTIL = range(6)
+# F: float scalars; when the last request was due, and was ready; the moment to be at for a while; when the last arrival
+# known so far is ready: before that one is let in, the engine stops as it stands and waits for more
+BUSY_S, END_S, NOW_S, LAST_DUE, LAST_READY, UNTIL, STOP = range(7)
 # L: limits
 SEATS, BUDGET, BLOCK_TOK, TOTAL, RESERVE, KIND, PLACES, WIDTH = range(8)
 NONE, STATIC, DYNAMIC, CONTINUOUS, CHUNKED = range(5)
@@ -62,9 +63,10 @@ def run_together(R, X, S, F, L, C, series):
     """`continuous` and `chunked`: everyone shares the batch. False where it wants more room for series first."""
     now, until, horizon, per_kv = F[NOW_S], F[UNTIL] - EPSILON_S, C[HORIZON] + EPSILON_S, C[PER_KV]
     chunked, arriving, alone = L[KIND] == CHUNKED, X[ARRIVING_S], X[ALONE_S]
+    pause = min(until, F[STOP] - EPSILON_S)
     while True:
         F[NOW_S] = now
-        if now >= until:
+        if now >= pause:
             return True
         if S[A_HEAD] < S[A_TAIL] and arriving[S[A_HEAD]] <= now + EPSILON_S:
             deliver(now, R, X, S, F, L, C)
@@ -94,7 +96,7 @@ def run_together(R, X, S, F, L, C, series):
             if alone[decoding] < 0.0:
                 alone[decoding] = fixed_s(C, X, decoding, 0, 0)
             first = alone[decoding]
-        ends = heap_top(R, S) if decoding else 0
+        ends = heap_top(R, S, L) if decoding else 0
         if decoding:
             first += per_kv * S[KV]
         if S[PREFILLS] == 0:
@@ -354,7 +356,7 @@ def steps_of_chunk(R, S, L):
         return 1
     k = max((R[ISL][i] + R[PRODUCED][i] - R[COMPUTED][i] - 1) // tok, 1)
     if S[DECODING]:
-        k = min(k, heap_top(R, S) - S[STEP])
+        k = min(k, heap_top(R, S, L) - S[STEP])
     if S[FREE] < S[DECODING] * (k // L[BLOCK_TOK] + 1) + k * tok // L[BLOCK_TOK] + 1:
         return 1
     return k
@@ -402,7 +404,7 @@ def add_series(weight, count, first, delta, S, series):
 
 def end_decodes(now, R, X, S, F, L, C):
     """Those whose last token came out with this step."""
-    while S[HEAPED] and heap_top(R, S) == S[STEP]:
+    while S[HEAPED] and heap_top(R, S, L) == S[STEP]:
         i = heap_pop(R, S) % L[PLACES]
         R[FINISH][i] = -1
         computed = R[ISL][i] + R[OSL][i] - 1
@@ -436,7 +438,7 @@ def end_prefills(now, k, R, X, S, F, L, C, series):
         S[KV] += computed + 1
         R[PHASE][(computed - S[STEP]) % L[BLOCK_TOK]] += 1
         R[FINISH][i] = (S[STEP] + R[OSL][i] - produced) * L[PLACES] + i
-        heap_push(R[FINISH][i], R, S)
+        heap_push(R[FINISH][i], R, S, L)
 
 
 def finish(i, now, R, X, S, F, L, C):
@@ -461,22 +463,22 @@ def close(R, X, S):
         i = R[PREV][i]
 
 
-def heap_top(R, S):
+def heap_top(R, S, L):
     """The step at which the next answer ends; entries of preempted sequences are dropped."""
-    places = len(R[ISL])
+    places = L[PLACES]
     while S[HEAPED] and R[FINISH][R[HEAP][0] % places] != R[HEAP][0]:
         heap_pop(R, S)
     return R[HEAP][0] // places if S[HEAPED] else 1 << 40
 
 
-def heap_push(value, R, S):
+def heap_push(value, R, S, L):
     """Push onto the binary heap; where it is full, entries of preempted sequences are dropped first."""
     heap = R[HEAP]
     if S[HEAPED] == len(heap):
         n = S[HEAPED]
         S[HEAPED] = 0
         for j in range(n):
-            if R[FINISH][heap[j] % len(R[ISL])] == heap[j] != value:
+            if R[FINISH][heap[j] % L[PLACES]] == heap[j] != value:
                 sift_up(heap[j], heap, S)
     sift_up(value, heap, S)
 

@@ -41,8 +41,8 @@ from servefit.engine.kernel import (
 )
 from servefit.engine.kernel_time import EPSILON_S, PER_KV, fixed_s
 
-# G: which arrival is next, and series so far
-NEXT, SERIES_SO_FAR = range(2)
+# G: which arrival is next, series so far, and whether there are arrivals after those given here
+NEXT, SERIES_SO_FAR, MORE = range(3)
 # Q: queues of each replica
 Q_ARRIVING, Q_WAITING, Q_STACK, Q_HEAP, Q_PHASE, Q_PREFILL, Q_CHUNK, Q_GROUP_N = range(8)
 # T: when each replica's step in flight ends, a moment before which no answer of it ends; N: requests not done with
@@ -53,7 +53,7 @@ OPEN, IN_FLIGHT = range(2)
 
 def run_fleet(G, R, X, S, F, L, C, series, Q, Q_S, T, N):
     """Everyone to the replica with the fewest not done. False where it wants more room, for series or in a queue, first."""
-    n = len(R[ISL])
+    n = len(R[ARRIVING])
     while G[NEXT] < n:
         at, i = X[ARRIVING_S][G[NEXT]], R[ARRIVING][G[NEXT]]
         for s in range(len(S)):
@@ -74,6 +74,8 @@ def run_fleet(G, R, X, S, F, L, C, series, Q, Q_S, T, N):
             N[OPEN][best] += 1
             T[BOUND_S][best] = at
         G[NEXT] += 1
+    if G[MORE]:
+        return True
     for s in range(len(S)):
         if F[s][UNTIL] < math.inf and not advance(s, math.inf, G, R, X, S, F, L, C, series, Q, Q_S, T, N):
             F[s][UNTIL] = 0.0
@@ -107,7 +109,7 @@ def advance(s, until, G, R, X, S, F, L, C, series, Q, Q_S, T, N):
     T[FREE_S][s] = floats[NOW_S]
     N[OPEN][s] = scalars[SENT] - scalars[DONE]
     N[IN_FLIGHT][s] = scalars[DONE_NOW]
-    T[BOUND_S][s] = next_end(mine, times, scalars, floats, L, C)
+    T[BOUND_S][s] = next_end(mine, times, scalars, floats, L, C) if done else 0.0
     return done
 
 
@@ -119,7 +121,7 @@ def next_end(R, X, S, F, L, C):
     starts = waits and S[RUNNING] < L[SEATS]
     if starts or S[DECODING] == 0 or S[PARTIAL] >= 0 or S[STACKED] > 0:
         return F[NOW_S]
-    k = heap_top(R, S) - S[STEP]
+    k = heap_top(R, S, L) - S[STEP]
     if S[FREE] < S[DECODING] * (k // L[BLOCK_TOK] + 1):
         return F[NOW_S]
     first = fixed_s(C, X, S[DECODING], 0, 0) + C[PER_KV] * S[KV]

@@ -30,6 +30,7 @@ from servefit.engine.kernel import (
     STATIC,
     STATUS,
     STEPS,
+    STOP,
     TOTAL,
     W_HEAD,
     W_TAIL,
@@ -51,6 +52,9 @@ def run_padded(R, X, S, F, L, C, series):
     """
     now = F[NOW_S]
     while True:
+        if now >= F[STOP] - EPSILON_S:
+            F[NOW_S] = now
+            return True
         deliver(now, R, X, S, F, L, C)
         waiting = S[W_TAIL] - S[W_HEAD]
         coming = S[A_HEAD] < S[A_TAIL]
@@ -107,7 +111,7 @@ def padded_batch(now, R, X, S, F, L, C, series):
         X[FIRST][R[PREFILL][m]] = now
     S[HEAPED] = 0
     for m in range(n):
-        heap_push(R[OSL][R[PREFILL][m]] * L[PLACES] + R[PREFILL][m], R, S)
+        heap_push(R[OSL][R[PREFILL][m]] * L[PLACES] + R[PREFILL][m], R, S, L)
     produced = 1
     while True:
         deliver(now - 2 * EPSILON_S, R, X, S, F, L, C)

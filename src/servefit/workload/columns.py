@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, overload
@@ -48,28 +48,43 @@ def columns(workload: Workload) -> Sequence[Request]:
     True
     """
     check_workload(workload)
-    shares = workload.turns > 1 or workload.shared_prefix_tok > 0
-    if workload.rate_req_per_s is None or workload.arrivals == "burst" or shares:
+    if not flows(workload):
         return schedule(workload)
-    return Columns(
-        due_s=_due(workload),
-        isl=_drawn(workload.isl, workload.n, stream(workload.seed, "isl")),
-        osl=_drawn(workload.osl, workload.n, stream(workload.seed, "osl")),
-    )
-
-
-def _due(workload: Workload) -> "array[float]":
-    """Due times at one rate, whole microseconds."""
-    out: array[float] = array("d")
-    rng, rate, work = stream(workload.seed, "arrivals"), workload.rate_req_per_s or 1.0, 0.0
-    while (n := min(_PIECE, workload.n - len(out))) > 0:
-        if workload.arrivals == "constant":
-            at = [float(i) for i in range(len(out), len(out) + n)]
-        else:
-            at = list(accumulate(_gaps(workload, rng, n), initial=work))[1:]
-            work = at[-1]
-        out.extend([round(w / rate * 1e6) / 1e6 for w in at])
+    out = Columns(due_s=array("d"), isl=array("q"), osl=array("q"))
+    for piece in pieces(workload):
+        out.due_s.extend(piece.due_s)
+        out.isl.extend(piece.isl)
+        out.osl.extend(piece.osl)
     return out
+
+
+def pieces(workload: Workload, size: int = _PIECE) -> Iterator[Columns]:
+    """The requests of an open loop at one rate, `size` at a time: the same as all at once, in the memory of one piece.
+
+    >>> [len(piece) for piece in pieces(Workload(n=5, rate_req_per_s=2.0), 2)]
+    [2, 2, 1]
+    """
+    assert flows(workload), "only an open loop at one rate, whose requests share nothing, is drawn in pieces"
+    arrivals, isl, osl = (stream(workload.seed, purpose) for purpose in ("arrivals", "isl", "osl"))
+    rate, work = workload.rate_req_per_s or 1.0, 0.0
+    for start in range(0, workload.n, size):
+        n = min(size, workload.n - start)
+        if workload.arrivals == "constant":
+            at = [float(i) for i in range(start, start + n)]
+        else:
+            at = list(accumulate(_gaps(workload, arrivals, n), initial=work))[1:]
+            work = at[-1]
+        yield Columns(
+            due_s=array("d", [round(w / rate * 1e6) / 1e6 for w in at]),
+            isl=_drawn(workload.isl, n, isl),
+            osl=_drawn(workload.osl, n, osl),
+        )
+
+
+def flows(workload: Workload) -> bool:
+    """Whether it is an open loop at one rate whose requests share no prefix and no session."""
+    shares = workload.turns > 1 or workload.shared_prefix_tok > 0
+    return workload.rate_req_per_s is not None and workload.arrivals != "burst" and not shares
 
 
 def _gaps(workload: Workload, rng: "random.Random", n: int) -> list[float]:
