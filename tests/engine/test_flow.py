@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from engine.strategies import configs, schedules, steps
-from servefit.engine import flow, totals
+from servefit.engine import flow, kernel, totals
 from servefit.engine.config import EngineConfig
 from servefit.engine.fleet import simulate_fleet
 from servefit.engine.flow import can_flow, simulate_flow
@@ -17,6 +17,7 @@ from servefit.engine.outcome import OK
 from servefit.engine.totals import Limits
 from servefit.physics.steptime import StepTime
 from servefit.workload.columns import Columns, columns, pieces
+from servefit.workload.requests import Request
 from servefit.workload.workload import Lengths, Workload
 
 pytestmark = pytest.mark.skipif(kernel_compiled() is None, reason="numba is not installed")
@@ -135,6 +136,43 @@ def test_places_are_used_again(monkeypatch):
     simulate_flow(pieces(light, 50), EngineConfig(seats=8), STEP, compiled=False)
     assert len(seen) > 50
     assert max(seen) <= 2 * 50 + 20
+
+
+def test_nobody_is_there_who_has_left():
+    """Each is answered before the next comes: never two at once, though a replica stops before its last is let in."""
+    asked = [Request(id=i, due_s=float(i), isl=8, osl=3) for i in range(40)]
+    found = slowly(asked, EngineConfig(seats=4), STEP, size=7, replicas=3)
+    assert found.in_flight_peak == 1
+
+
+def test_no_heap_remembers_who_is_gone(monkeypatch):
+    """A place given to someone else, on another replica, is in no heap any more: it could end an answer there too soon."""
+    given_back, left = flow._Fleet.give_back, []
+
+    def checked(fleet, count):
+        for heap, scalars in zip(fleet._queues[3], fleet._scalars, strict=True):
+            finish, entries = fleet._whole[kernel.FINISH], heap[: scalars[kernel.HEAPED]]
+            left.append(sum(finish[entries % (1 << 32)] != entries))
+        given_back(fleet, count)
+        for heap, scalars in zip(fleet._queues[3], fleet._scalars, strict=True):
+            entries = heap[: scalars[kernel.HEAPED]]
+            assert (finish[entries % (1 << 32)] == entries).all()
+            assert all(entries[j] >= entries[(j - 1) // 2] for j in range(1, len(entries)))
+
+    monkeypatch.setattr(flow._Fleet, "give_back", checked)
+    config = EngineConfig(seats=6, budget_tok=512, kv_blocks=60)
+    simulate_flow(pieces(BUSY, 13), config, STEP, replicas=3, compiled=False)
+    assert sum(left) > 0
+
+
+@pytest.mark.parametrize("router", ["round-robin", "least-outstanding"])
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_those_due_at_once_queue_in_the_front_end(router, size):
+    """A front end that lets them through one by one goes on with the next piece, and holds back who comes out later."""
+    step = StepTime(const_s=2e-3, front_end_s=1e-3, front_end_per_tok_s=2e-4, front_serial_s=4e-3)
+    asked = [Request(id=i, due_s=i // 9 * 0.005, isl=1 + 37 * i % 90, osl=1 + i % 3) for i in range(90)]
+    found = slowly(asked, EngineConfig(seats=4), step, size=size, replicas=2, router=router)
+    assert_same(found, simulate_fleet(asked, EngineConfig(seats=4), step, replicas=2, router=router))
 
 
 def test_what_steps_does_not_flow():

@@ -31,10 +31,10 @@ def fold(n, series, bins):
             upto = k
             if d > 0.0:
                 edge = math.ldexp(0.5 + (b + 1) / (2 * PER_OCTAVE), e)
-                upto = i + math.ceil((edge - value) / d)
+                upto = i + math.ceil(min((edge - value) / d, k))
             elif d < 0.0:
                 edge = math.ldexp(0.5 + b / (2 * PER_OCTAVE), e)
-                upto = i + math.floor((value - edge) / -d) + 1
+                upto = i + math.floor(min((value - edge) / -d, k)) + 1
             upto = min(max(upto, i + 1), k)
             place = min(max((e - LEAST_E) * PER_OCTAVE + b, 0), PER_OCTAVE * OCTAVES - 1)
             bins[place] += weight * (upto - i)
