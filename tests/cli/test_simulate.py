@@ -7,7 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from servefit.calibrate.calibration import Batching, Calibration, load_calibration, save_calibration
+from servefit.cli import simulate_long
 from servefit.cli.simulate import command
+from servefit.engine.jump import kernel_compiled
 from servefit.errors import ServefitError
 from servefit.physics.steptime import StepTime
 from servefit.records import load_run
@@ -146,3 +148,39 @@ def test_a_device_and_a_calibration_are_one_too_many(calibration):
     """One of them is refused, in a sentence."""
     with pytest.raises(ServefitError, match="both given"):
         simulated(calibration, "--device", "a100-80gb", "--rate", "1")
+
+
+@pytest.mark.parametrize("fleet", [(), ("--replicas", "3", "--router", "least-outstanding")])
+def test_a_long_load_is_counted_without_rows(monkeypatch, fleet):
+    """Past so many requests: the same counts, hashes and rates, percentiles within a bin, and a note that says so."""
+    if kernel_compiled() is None:
+        pytest.skip("numba is not installed")
+    asked = ("--rate", "9", "-n", "150", "--isl", "900", "--osl", "20", "--kv-blocks", "300", *fleet, "--json")
+    whole = json.loads(call(*asked))
+    monkeypatch.setattr(simulate_long, "LONG", 100)
+    found = json.loads(call(*asked))
+    notes, none = found["summary"].pop("findings"), whole["summary"].pop("findings")
+    assert ([note["code"] for note in notes], none) == (["binned"], [])
+
+    def compare(mine, wanted):
+        if isinstance(wanted, dict):
+            assert set(mine) == set(wanted)
+            for name in wanted:
+                compare(mine[name], wanted[name])
+        else:
+            assert mine == (pytest.approx(wanted, rel=4e-5) if isinstance(wanted, float) else wanted)
+
+    compare(found, whole)
+
+
+def test_refused_requests_of_a_long_load_are_infinite(monkeypatch):
+    """All are larger than the cache: none answered, each percentile with failures is infinite, and it is said."""
+    if kernel_compiled() is None:
+        pytest.skip("numba is not installed")
+    asked = ("--rate", "9", "-n", "20", "--isl", "900", "--osl", "20", "--kv-blocks", "3", "--json")
+    whole = json.loads(call(*asked))["summary"]
+    monkeypatch.setattr(simulate_long, "LONG", 10)
+    summary = json.loads(call(*asked))["summary"]
+    assert (summary["ok"], summary["by_status"], summary["ttft_s"]["p50"]) == (0, {"rejected": 20}, None)
+    assert summary["failures_as_inf"] == whole["failures_as_inf"]
+    assert "20 of 20 requests are larger" in summary["findings"][0]["message"]

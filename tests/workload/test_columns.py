@@ -1,12 +1,15 @@
 """Columns are the schedule: the same requests to the bit, in a fortieth of the memory."""
 
+import hashlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from servefit.errors import ServefitError
 from servefit.workload.arrivals import schedule
-from servefit.workload.columns import Columns, columns, pieces
+from servefit.workload.columns import Columns, columns, hashed, pieces
+from servefit.workload.requests import schedule_sha256
 from servefit.workload.workload import Lengths, Workload
 
 lengths = st.builds(
@@ -46,6 +49,9 @@ def test_pieces_are_the_schedule(workload, size):
         (r.due_s, r.isl, r.osl) for r in schedule(workload)
     ]
     assert all(len(piece) == size for piece in drawn[:-1])
+    digest = hashlib.sha256()
+    assert list(hashed(drawn, digest)) == drawn
+    assert digest.hexdigest() == schedule_sha256(schedule(workload))
 
 
 def test_a_piece_goes_on_where_the_one_before_ended():

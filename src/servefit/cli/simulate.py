@@ -1,8 +1,9 @@
 """`servefit simulate`: what would this one configuration do under this load?"""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -11,6 +12,7 @@ from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
     from servefit.engine.config import EngineConfig
+    from servefit.objectives import Summary
     from servefit.physics.steptime import StepTime
     from servefit.records import Run
     from servefit.workload.workload import Workload
@@ -85,22 +87,29 @@ def command(*, out: Path | None, as_json: bool, horizon_s: float | None, **given
 
     servefit simulate --device rtx-4090 --model llama-3.1-8b --seats 64 --rate 3 -n 1000 --isl 512 --osl 256
     """
-    from servefit.objectives import summarize
+    from servefit.cli.simulate_long import is_long, run_long
+    from servefit.objectives import failures_as_inf, summarize
     from servefit.records import save_run
 
     if horizon_s is not None and not horizon_s > 0:
         raise ServefitError(f"--horizon is {horizon_s}.", hint="Seconds above 0.")
     workload = _workload(given)
     step, config, labels = read_engine(given)
+    if out is None and horizon_s is None and is_long(workload, config, given["router"]):
+        run, summary, as_inf, preemptions = run_long(workload, config, step, given, labels)
+        return _emit(run, summary, as_inf, None) if as_json else _show(run, summary, preemptions, None)
     run = run_one(workload, config, step, given, horizon_s=horizon_s, labels=labels)
     if labels["engine"].get("budget_source") == "assumed":
         run = _with_assumed_budget(run, config)
     if out is not None:
         save_run(run, out)
     if as_json:
-        _emit(run, out)
+        names: tuple[Literal["ttft_s", "tpot_s", "e2e_s"], ...] = ("ttft_s", "tpot_s", "e2e_s")
+        as_inf = {name: {p: failures_as_inf(run, name, p) for p in (50, 95, 99)} for name in names}
+        _emit(run, summarize(run), as_inf, out)
     else:
-        _show(run, summarize(run), out)
+        _show(run, summarize(run), sum(row.preempted or 0 for row in run.rows), out)
+    return None
 
 
 def _workload(given: dict[str, Any]) -> "Workload":
@@ -257,16 +266,13 @@ def run_one(
     )  # fmt: skip
 
 
-def _emit(run: "Run", out: Path | None) -> None:
+def _emit(run: "Run", summary: "Summary", as_inf: Mapping[str, dict[int, float | None]], out: Path | None) -> None:
     from servefit.cli.show import emit_json, jsonable
-    from servefit.objectives import failures_as_inf, summarize
 
     header = run.header
-    figures = jsonable(summarize(run))
+    figures = jsonable(summary)
     figures["findings"] = [asdict(f) for f in header.findings]
-    figures["failures_as_inf"] = {
-        name: {f"p{p}": failures_as_inf(run, name, p) for p in (50, 95, 99)} for name in ("ttft_s", "tpot_s", "e2e_s")
-    }
+    figures["failures_as_inf"] = {name: {f"p{p}": at for p, at in found.items()} for name, found in as_inf.items()}
     emit_json({
         "run": None if out is None else str(out),
         "target": header.target,
@@ -281,7 +287,7 @@ def _emit(run: "Run", out: Path | None) -> None:
     })  # fmt: skip
 
 
-def _show(run: "Run", summary: Any, out: Path | None) -> None:
+def _show(run: "Run", summary: "Summary", preempted: int, out: Path | None) -> None:
     from servefit.cli.show import plain, table
     from servefit.units import fmt, fmt_percent, fmt_s
 
@@ -301,7 +307,6 @@ def _show(run: "Run", summary: Any, out: Path | None) -> None:
         f"{fmt(summary.output_tok_per_s, 1)} output tok/s, {fmt(summary.req_per_s, 2)} req/s over {fmt_s(summary.duration_s)}; "
         f"finished {summary.ok} of {summary.n} ({fmt_percent(summary.ok / summary.n if summary.n else None)})"
     )
-    preempted = sum(row.preempted or 0 for row in run.rows)
     if preempted:
         click.echo(f"{preempted} preemptions: the KV cache was full; what users had seen stayed seen.")
     click.echo(plain(f"step time: {engine.get('step_source')}, {engine.get('step_origin')}"))

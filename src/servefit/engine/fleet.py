@@ -105,7 +105,7 @@ def simulate_fleet(
     An open loop in turn falls apart into independent replicas, each of which jumps; sent where the fewest are, it jumps
     too, replicas together; all else is stepped through.
     """
-    _check(config, replicas, router, disaggregation)
+    check_fleet(config, replicas, router, disaggregation)
     alone = router == "round-robin" and disaggregation is None and concurrency is None
     apart = isinstance(requests, Columns) or all(r.session is None for r in requests)
     if alone and apart and can_jump(requests, config):
@@ -133,7 +133,7 @@ def simulate_fleet_run(
     **header: Any,
 ) -> Run:
     """The same as a run with every token's time; its rows say which replica served them."""
-    _check(config, replicas, router, disaggregation)
+    check_fleet(config, replicas, router, disaggregation)
     asked = schedule(workload) if requests is None else tuple(requests)
     arrivals, _ = _drive(
         asked, config, step, replicas=replicas, router=router, concurrency=workload.concurrency,
@@ -156,7 +156,8 @@ MAX_REPLICAS = 10_000
 """Each is simulated; more are memory without end."""
 
 
-def _check(config: EngineConfig, replicas: int, router: str, disaggregation: Disaggregation | None) -> None:
+def check_fleet(config: EngineConfig, replicas: int, router: str, disaggregation: Disaggregation | None = None) -> None:
+    """Raise ServefitError, with the value, where there could be no such fleet."""
     check_config(config)
     if not 1 <= replicas <= MAX_REPLICAS:
         raise ServefitError(f"replicas is {replicas:.6g}.", hint=f"From 1 to {MAX_REPLICAS:,}.")

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from servefit.engine import kernel, kernel_fleet, kernel_padded
-from servefit.engine.config import EngineConfig, check_config
+from servefit.engine.config import EngineConfig
 from servefit.engine.fewest import fleet_compiled
+from servefit.engine.fleet import check_fleet
 from servefit.engine.front import Piece, as_ready
 from servefit.engine.jump import can_jump, kernel_compiled, limits_of, padded_compiled
 from servefit.engine.outcome import NOT_DUE, OK, REJECTED, UNFINISHED
@@ -20,7 +21,6 @@ from servefit.workload.columns import Columns
 
 PIECE = 1 << 17
 """Requests drawn at a time: some 60 MB, and the cost of stopping is lost in that of simulating them."""
-ROUTERS = ("round-robin", "least-outstanding")
 _PLACES = 1 << 32
 _SERIES = 1 << 17
 _PER_REQUEST = 10
@@ -48,7 +48,7 @@ def simulate_flow(
     The figures of `simulate_fleet`: counts and maxima the same, times to the bit, percentiles from bins, off by at most 0.003%.
     Memory grows with the requests that wait or run at once, not with those that came. Ask `can_flow` first.
     """
-    check_config(config)
+    check_fleet(config, replicas, router)
     assert can_flow(config, router), "these settings are simulated as a whole"
     fleet = _Fleet(config, step, replicas, compiled=compiled)
     count = Count(limits or Limits(), fleet.kernel)
@@ -199,13 +199,16 @@ class _Fleet:
                 scalars[kernel.HEAPED] = len(kept)
         status = self._whole[kernel.STATUS]
         done = np.nonzero((status == OK) | (status == REJECTED))[0]
-        columns = (
-            self._number,
-            *self._times[: kernel.LAST + 1],
-            self._whole[kernel.OSL],
-            self._whole[kernel.PREEMPTED],
+        count.went(
+            status[done] == OK,
+            number=self._number[done],
+            due_s=self._times[kernel.DUE][done],
+            first_s=self._times[kernel.FIRST][done],
+            last_s=self._times[kernel.LAST][done],
+            isl=self._whole[kernel.ISL][done],
+            osl=self._whole[kernel.OSL][done],
+            preempted=self._whole[kernel.PREEMPTED][done],
         )
-        count.went(status[done] == OK, *(column[done] for column in columns))
         status[done] = NOT_DUE
 
     def known_s(self) -> float:

@@ -225,6 +225,12 @@ def load_fields(workload: Workload, n: int) -> dict[str, Any]:
 
 def findings_of(rows: Many[RequestRecord], step: StepTime) -> tuple[Finding, ...]:
     """What a reader of a simulated run must know."""
+    unfinished, rejected = (sum(row.status == status for row in rows) for status in ("unfinished", "rejected"))
+    return findings_for(len(rows), unfinished, rejected, step)
+
+
+def findings_for(n: int, unfinished: int, rejected: int, step: StepTime) -> tuple[Finding, ...]:
+    """The same from counts alone."""
     out: list[Finding] = []
     if step.lower_bound:
         out.append(
@@ -235,23 +241,21 @@ def findings_of(rows: Many[RequestRecord], step: StepTime) -> tuple[Finding, ...
                 hint="Calibrate on a measured run.",
             )
         )
-    unfinished = sum(row.status == "unfinished" for row in rows)
     if unfinished:
         out.append(
             Finding(
                 code="unfinished",
                 level="suspect",
-                message=f"{unfinished} of {len(rows)} requests were not finished at the horizon; they count as misses.",
+                message=f"{unfinished} of {n} requests were not finished at the horizon; they count as misses.",
                 hint="Simulate longer, or lower the load.",
             )
         )
-    rejected = sum(row.status == "rejected" for row in rows)
     if rejected:
         out.append(
             Finding(
                 code="rejected",
                 level="suspect",
-                message=f"{rejected} of {len(rows)} requests are larger than the whole KV cache.",
+                message=f"{rejected} of {n} requests are larger than the whole KV cache.",
                 hint="Shorter prompts, a smaller model or more memory.",
             )
         )

@@ -38,6 +38,10 @@ class Totals:
     good: int
     """Finished requests that met every limit."""
     output_tok: int
+    input_tok: int
+    """Tokens of the finished requests."""
+    failures_as_inf: dict[str, dict[int, float | None]]
+    """Figure -> percentile -> seconds, every refused request as +inf; None where there is none."""
     duration_s: float
     busy_s: float
     """Time in steps, all replicas together."""
@@ -82,14 +86,23 @@ class Bins:
 
     def spread(self) -> Spread:
         """Percentiles, mean and maximum."""
+        n = int(self.counts.sum())
+        if not n:
+            return Spread(n=0)
+        found = self.percentiles((50, 90, 95, 99))
+        return Spread(n=n, **{f"p{p}": at for p, at in found.items()}, mean=self.total / n, max=self.most)
+
+    def percentiles(self, wanted: tuple[int, ...], *, failed: int = 0) -> dict[int, float | None]:
+        """Percentiles of the values and of so many failures more, each +inf; None where there are none."""
         import numpy as np
 
         upto = np.cumsum(self.counts)
-        n = int(upto[-1])
-        if not n:
-            return Spread(n=0)
-        p50, p90, p95, p99 = (_middle_s(int(np.searchsorted(upto, rank(p, n)))) for p in (50, 90, 95, 99))
-        return Spread(n=n, p50=p50, p90=p90, p95=p95, p99=p99, mean=self.total / n, max=self.most)
+        n = int(upto[-1]) + failed
+        ranks = {p: rank(p, n) if n else None for p in wanted}
+        return {
+            p: None if r is None else math.inf if r > upto[-1] else _middle_s(int(np.searchsorted(upto, r)))
+            for p, r in ranks.items()
+        }
 
 
 def _middle_s(place: int) -> float:
@@ -105,7 +118,9 @@ class Count:
 
         self._limits = limits
         self.ttft_s, self.tpot_s, self.e2e_s, self.itl_s = (Bins(code) for _ in range(4))
-        self._n = self._finished = self._rejected = self._good = self._output_tok = self._preemptions = 0
+        self._n = self._finished = self._rejected = self._good = self._output_tok = self._input_tok = (
+            self._preemptions
+        ) = 0
         self._first_due_s, self._last_due_s = math.inf, -math.inf
         none = np.zeros(0)
         self._late_s, self._begun_s, self._ended_s = none, none, none
@@ -122,7 +137,9 @@ class Count:
             self._last_due_s = max(self._last_due_s, float(due_s.max()))
         self._begun_s = np.concatenate([self._begun_s, due_s[~refused]])
 
-    def went(self, ok: Any, number: Any, due_s: Any, first_s: Any, last_s: Any, osl: Any, preempted: Any) -> None:  # noqa: PLR0917
+    def went(
+        self, ok: Any, *, number: Any, due_s: Any, first_s: Any, last_s: Any, isl: Any, osl: Any, preempted: Any
+    ) -> None:
         """These were answered (`ok`) or refused; `number` counts requests in the order in which they were due."""
         import numpy as np
 
@@ -132,6 +149,7 @@ class Count:
         ttft, e2e, some = first_s - due_s, last_s - due_s, osl > 1
         tpot = (last_s - first_s) / np.maximum(osl - 1, 1)
         self._finished += len(due_s)
+        self._input_tok += int(isl[ok].sum())
         self._output_tok += int(osl.sum())
         limits = self._limits
         good: Any = np.ones(len(due_s), bool)
@@ -179,6 +197,11 @@ class Count:
             itl_s=self.itl_s.spread(),
             good=self._good,
             output_tok=self._output_tok,
+            input_tok=self._input_tok,
+            failures_as_inf={
+                name: bins.percentiles((50, 95, 99), failed=self._rejected)
+                for name, bins in (("ttft_s", self.ttft_s), ("tpot_s", self.tpot_s), ("e2e_s", self.e2e_s))
+            },
             duration_s=engine["end_s"] - self._first_due_s if self._n else 0.0,
             preemptions=self._preemptions,
             in_flight_peak=self._peak,

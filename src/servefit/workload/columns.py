@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, overload
@@ -13,6 +13,7 @@ from servefit.workload.requests import Request, stream
 from servefit.workload.workload import Lengths, Workload
 
 if TYPE_CHECKING:
+    import hashlib
     import random
 
 _PIECE = 1 << 16
@@ -79,6 +80,18 @@ def pieces(workload: Workload, size: int = _PIECE) -> Iterator[Columns]:
             isl=_drawn(workload.isl, n, isl),
             osl=_drawn(workload.osl, n, osl),
         )
+
+
+def hashed(drawn: Iterable[Columns], digest: "hashlib._Hash") -> Iterator[Columns]:
+    """The same pieces; afterwards `digest` is that of `requests.schedule_sha256`."""
+    n = 0
+    for piece in drawn:
+        rows = enumerate(zip(piece.due_s, piece.isl, piece.osl, strict=True), n)
+        digest.update(
+            "".join([f"[{i},{round(due * 1e6)},{isl},{osl},[],null,0]" for i, (due, isl, osl) in rows]).encode()
+        )
+        n += len(piece)
+        yield piece
 
 
 def flows(workload: Workload) -> bool:
