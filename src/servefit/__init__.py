@@ -9,9 +9,15 @@ from typing import Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "Device",
     "EngineConfig",
     "Lengths",
+    "ModelShape",
+    "Plan",
     "PlanSpec",
+    "Report",
+    "Run",
+    "Summary",
     "Targets",
     "Workload",
     "__version__",
