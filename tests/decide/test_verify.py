@@ -105,6 +105,7 @@ def test_many_that_pass_are_grouped(plan, tmp_path):
     assert "Takes more memory (+1.00 GB<!--with/continuous#delta.memory-->) and carries no more." in text
     assert "Dearer by +$0.71/h<!--with/static#delta.cost-->." in text
     assert "Has no known price." in text
+    assert text.count("- `a100-80gb`:\n  - `") == 1  # one heading a device, its groups under it
     gone = "\n".join(line for line in text.split("\n") if "any/static#" not in line)
     path.write_text(gone)
     assert [f.code for f in verify(path).findings] == ["MISSING"] * 5

@@ -1,6 +1,7 @@
 """Each cause is provoked on the simulated engine (or by hand) and named, and its neighbours stay silent."""
 
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -271,6 +272,12 @@ def test_stolen_time_is_shown():
     assert cause(found, "host_trouble").certainty == "shown"
     found = diagnose_run(by_hand(rows, findings=(Finding(code="client_saturated", level="suspect", message=""),)))
     assert cause(found, "host_trouble").certainty == "shown"
+
+
+def test_the_first_sentence_says_whose_times_it_tells():
+    """The typical request's TTFT is not the run's p50 to the digit: the sentence names the request that it divides."""
+    rows = [stream(i, i * 5.0, 0.1 + i / 100, [0.01] * 40) for i in range(6)]
+    assert re.search(r"out; typical \(p50 of 6, request \d\)\): ", diagnose_run(by_hand(rows)).sentence)
 
 
 def test_a_client_near_its_limit_is_a_possible_cause():

@@ -367,16 +367,25 @@ class Page:
         rows = [self._rejected_row(c) for c in lone]
         if rows:
             yield from table(("configuration", "seats", "memory", "capacity", "p99 TTFT", "p99 TPOT", "why not"), rows)
+        devices: dict[str, list[str]] = {}
         for group, members in groups.items():
-            best, at = self._best(members), self.ledger.any_(members[0])
-            low, high = (self.b(f"{at}#range.{end}.seats") for end in ("low", "high"))
-            if len(members) == 1:
-                said = f"passes with {low} seats only" if members[0].seats > 1 else f"passes with {low} seat only"
-            else:
-                said = f"{self.b(f'{at}#range.count')} numbers of seats pass, from {low} to {high}"
-            yield f"- {word(group)}: {said}. {sentence(self._why(best))}"
+            devices.setdefault(members[0].device, []).append(group)
+        for device, own_groups in devices.items():
+            yield f"- {word(device)}:"
+            for group in own_groups:
+                yield f"  - {word(group.removeprefix(f'{device}/'))}: {self._group(groups[group])}"
         if groups:
             yield ""
+
+    def _group(self, members: Sequence[Candidate]) -> str:
+        """Which numbers of seats of this group pass, and why its best one was rejected."""
+        at = self.ledger.any_(members[0])
+        low, high = (self.b(f"{at}#range.{end}.seats") for end in ("low", "high"))
+        if len(members) == 1:
+            said = f"passes with {low} seats only" if members[0].seats > 1 else f"passes with {low} seat only"
+        else:
+            said = f"{self.b(f'{at}#range.count')} numbers of seats pass, from {low} to {high}"
+        return f"{said}. {sentence(self._why(self._best(members)))}"
 
     def _best(self, members: Sequence[Candidate]) -> Candidate:
         def cost(c: Candidate) -> tuple[float, int]:

@@ -54,6 +54,11 @@ class Part:
     how: str
 
 
+ONE = "this request"
+TYPED = "as typed"
+"""The labels of a wait that stands alone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """A whole wait: its parts in order, and which of them a reader should care about first."""
@@ -74,6 +79,11 @@ class Wait:
     def sentence(self) -> str:
         """The wait in one sentence, with its token shape, which every latency needs beside it."""
         shape = f"{fmt(self.isl) if self.isl is not None else '?'} tokens in, {fmt(self.osl)} out"
+        if self.label not in (
+            ONE,
+            TYPED,
+        ):  # of several: which of them this is, since the run's own p50 may be another's
+            shape += f"; {self.label}"
         start, write = exact_s(self.ttft_s), exact_s(self.writing_s)
         whole = f"{exact_s(self.total_s)} in all ({shape}): {start} to the first token, {write} of writing"
         share = fmt_percent(self.writing_frac)
@@ -92,7 +102,7 @@ def kind_of(writing_frac: float) -> Kind:
     return "slow to start" if writing_frac <= 0.4 else "both"
 
 
-def divide(seen: Observed, *, label: str = "this request") -> Wait:
+def divide(seen: Observed, *, label: str = ONE) -> Wait:
     """The wait of one request, divided. With no queue and no prefill known, all before the first token is one part.
 
     >>> wait = divide(Observed(ttft_s=0.775, itl_s=0.022, isl=6200, osl=300, prefill_tok_per_s=8000))

@@ -8,7 +8,7 @@ from servefit.explain import rules_numbers as numbers
 from servefit.explain import rules_start as start
 from servefit.explain import rules_type as pace
 from servefit.explain.case import Case, Cause, Wall
-from servefit.explain.decompose import Observed, Wait, divide, divide_run, observe
+from servefit.explain.decompose import TYPED, Observed, Wait, divide, divide_run, observe
 from servefit.explain.features import Features, look
 from servefit.explain.fixes import Fix, Wish, propose
 from servefit.explain.formulas import Work
@@ -73,7 +73,7 @@ def diagnose_typed(
 ) -> Diagnosis:
     """The diagnosis of numbers that someone typed."""
     case = Case(seen=seen, short=short, ttft_p95_s=ttft_p95_s, itl_p95_s=itl_p95_s, wall=wall or Wall())
-    return _diagnose(case, (divide(seen, label="as typed"),), wish)
+    return _diagnose(case, (divide(seen, label=TYPED),), wish)
 
 
 def diagnose_run(
