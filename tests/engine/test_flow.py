@@ -16,6 +16,7 @@ from servefit.engine.jump import kernel_compiled
 from servefit.engine.outcome import OK
 from servefit.engine.totals import Limits
 from servefit.physics.steptime import StepTime
+from servefit.stats import percentile
 from servefit.workload.columns import Columns, columns, pieces
 from servefit.workload.requests import Request
 from servefit.workload.workload import Lengths, Workload
@@ -66,6 +67,12 @@ def assert_same(found, whole):
             assert mine.mean == pytest.approx(wanted.mean, rel=1e-12), name
             for p in ("p50", "p90", "p95", "p99"):
                 assert getattr(mine, p) == pytest.approx(getattr(wanted, p), rel=NEAR, abs=1e-6), (name, p)
+    for name, by_percentile in found.failures_as_inf.items():
+        values = [*getattr(whole, name), *[math.inf] * whole.rejected]
+        for p, at in by_percentile.items():
+            wanted_s = percentile(values, p)
+            assert at == wanted_s if wanted_s is None else at == pytest.approx(wanted_s, rel=NEAR, abs=1e-6), (name, p)
+    assert found.input_tok == sum(isl for s, isl in zip(whole.status, whole.isl, strict=True) if s == OK)
     rows = [(d, f) for s, d, f in zip(whole.status, whole.due_s, whole.first_s, strict=True) if s == OK]
     half = len(rows) // 2
     for mine, part in ((found.early_wait_s, rows[:half]), (found.late_wait_s, rows[half:])):

@@ -33,6 +33,19 @@ loads = st.builds(
 )
 
 
+staged = st.builds(
+    Workload,
+    seed=st.integers(0, 99),
+    stages=st.lists(st.tuples(st.sampled_from([0.0, 0.4, 5.0]), st.floats(0.5, 9.0)), min_size=1, max_size=4).map(
+        tuple
+    ),
+    arrivals=st.sampled_from(["poisson", "constant", "gamma"]),
+    burstiness=st.sampled_from([0.5, 1.0, 8.0]),
+    isl=lengths,
+    osl=lengths,
+)
+
+
 @given(loads)
 def test_columns_are_the_schedule(workload):
     """Any open loop at one rate: every request is the one that `schedule` makes."""
@@ -41,10 +54,14 @@ def test_columns_are_the_schedule(workload):
     assert tuple(found) == schedule(workload)
 
 
-@given(loads, st.sampled_from([1, 2, 7, 50]))
+@given(loads | staged, st.sampled_from([1, 2, 7, 50]))
 def test_pieces_are_the_schedule(workload, size):
     """Drawn a few at a time, of any arrivals and lengths: the same requests, so many in each piece."""
     drawn = list(pieces(workload, size))
+    if workload.stages and not drawn:
+        with pytest.raises(ServefitError, match="too short"):
+            columns(workload)
+        return
     assert [(r.due_s, r.isl, r.osl) for piece in drawn for r in piece] == [
         (r.due_s, r.isl, r.osl) for r in schedule(workload)
     ]

@@ -17,9 +17,9 @@ LONG = 1_000_000
 def is_long(workload: "Workload", config: "EngineConfig", router: str) -> bool:
     """Whether this load has more requests than rows are kept of, and can be counted piece by piece."""
     from servefit.engine.flow import can_flow
-    from servefit.workload.columns import flows
+    from servefit.workload.columns import expected, flows
 
-    return workload.n > LONG and flows(workload) and can_flow(config, router)
+    return expected(workload) > LONG and flows(workload) and can_flow(config, router)
 
 
 def run_long(

@@ -134,11 +134,11 @@ def _starts(workload: Workload) -> list[float]:
             if workload.stages:
                 raise ServefitError("A burst has no stages.", hint="Use poisson, constant or gamma arrivals.")
         elif workload.arrivals == "constant":
-            due = _when(float(len(out)), stages)
+            due = when(float(len(out)), stages)
         else:
             shape = workload.burstiness if workload.arrivals == "gamma" else 1.0
             work += rng.gammavariate(shape, 1.0 / shape) if shape != 1.0 else rng.expovariate(1.0)
-            due = _when(work, stages)
+            due = when(work, stages)
         if due is None:
             break
         out.append(_whole_us(due))
@@ -147,7 +147,7 @@ def _starts(workload: Workload) -> list[float]:
     return out
 
 
-def _when(work: float, stages: tuple[tuple[float, float], ...]) -> float | None:
+def when(work: float, stages: tuple[tuple[float, float], ...]) -> float | None:
     """The moment by which `work` arrivals are expected; None after the last stage."""
     at = 0.0
     for rate, seconds in stages:

@@ -4,10 +4,10 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import TYPE_CHECKING, overload
 
-from servefit.workload.arrivals import check_workload, schedule
+from servefit.workload.arrivals import check_workload, schedule, when
 from servefit.workload.lengths import draw
 from servefit.workload.requests import Request, stream
 from servefit.workload.workload import Lengths, Workload
@@ -56,30 +56,50 @@ def columns(workload: Workload) -> Sequence[Request]:
         out.due_s.extend(piece.due_s)
         out.isl.extend(piece.isl)
         out.osl.extend(piece.osl)
-    return out
+    return out if len(out) else schedule(workload)  # which says why there is none
 
 
 def pieces(workload: Workload, size: int = _PIECE) -> Iterator[Columns]:
-    """The requests of an open loop at one rate, `size` at a time: the same as all at once, in the memory of one piece.
+    """The requests of an open loop, `size` at a time: the same as all at once, in the memory of one piece.
 
     >>> [len(piece) for piece in pieces(Workload(n=5, rate_req_per_s=2.0), 2)]
     [2, 2, 1]
     """
-    assert flows(workload), "only an open loop at one rate, whose requests share nothing, is drawn in pieces"
-    arrivals, isl, osl = (stream(workload.seed, purpose) for purpose in ("arrivals", "isl", "osl"))
-    rate, work = workload.rate_req_per_s or 1.0, 0.0
+    assert flows(workload), "only an open loop whose requests share nothing is drawn in pieces"
+    isl, osl = stream(workload.seed, "isl"), stream(workload.seed, "osl")
+    for due_s in _staged(workload, size) if workload.stages else _steady(workload, size):
+        n = len(due_s)
+        yield Columns(due_s=due_s, isl=_drawn(workload.isl, n, isl), osl=_drawn(workload.osl, n, osl))
+
+
+def _steady(workload: Workload, size: int) -> "Iterator[array[float]]":
+    """Due times at one rate, whole microseconds."""
+    rng, rate, work = stream(workload.seed, "arrivals"), workload.rate_req_per_s or 1.0, 0.0
     for start in range(0, workload.n, size):
-        n = min(size, workload.n - start)
-        if workload.arrivals == "constant":
-            at = [float(i) for i in range(start, start + n)]
-        else:
-            at = list(accumulate(_gaps(workload, arrivals, n), initial=work))[1:]
-            work = at[-1]
-        yield Columns(
-            due_s=array("d", [round(w / rate * 1e6) / 1e6 for w in at]),
-            isl=_drawn(workload.isl, n, isl),
-            osl=_drawn(workload.osl, n, osl),
-        )
+        at = _work(workload, rng, work, range(start, min(start + size, workload.n)))
+        work = at[-1]
+        yield array("d", [round(w / rate * 1e6) / 1e6 for w in at])
+
+
+def _staged(workload: Workload, size: int) -> "Iterator[array[float]]":
+    """Due times through the stages, which say how many there are."""
+    rng, work = stream(workload.seed, "arrivals"), 0.0
+    for start in count(0, size):
+        at = _work(workload, rng, work, range(start, start + size))
+        work = at[-1]
+        due = (when(w, workload.stages) for w in at)
+        here = array("d", (round(at_s * 1e6) / 1e6 for at_s in due if at_s is not None))
+        if here:
+            yield here
+        if len(here) < size:
+            return
+
+
+def _work(workload: Workload, rng: "random.Random", before: float, numbers: range) -> list[float]:
+    """How much was expected to have arrived when each of these does; `before` when the one before them did."""
+    if workload.arrivals == "constant":
+        return [float(i) for i in numbers]
+    return list(accumulate(_gaps(workload, rng, len(numbers)), initial=before))[1:]
 
 
 def hashed(drawn: Iterable[Columns], digest: "hashlib._Hash") -> Iterator[Columns]:
@@ -95,9 +115,19 @@ def hashed(drawn: Iterable[Columns], digest: "hashlib._Hash") -> Iterator[Column
 
 
 def flows(workload: Workload) -> bool:
-    """Whether it is an open loop at one rate whose requests share no prefix and no session."""
+    """Whether it is an open loop, at one rate or in stages, whose requests share no prefix and no session."""
     shares = workload.turns > 1 or workload.shared_prefix_tok > 0
-    return workload.rate_req_per_s is not None and workload.arrivals != "burst" and not shares
+    timed = workload.rate_req_per_s is not None or bool(workload.stages)
+    return timed and workload.arrivals != "burst" and not shares
+
+
+def expected(workload: Workload) -> float:
+    """How many requests it has; of stages, on average.
+
+    >>> expected(Workload(stages=((2.0, 30.0), (5.0, 10.0))))
+    110.0
+    """
+    return sum(rate * seconds for rate, seconds in workload.stages) if workload.stages else float(workload.n)
 
 
 def _gaps(workload: Workload, rng: "random.Random", n: int) -> list[float]:
