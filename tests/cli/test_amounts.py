@@ -5,9 +5,12 @@ import math
 import click
 import pytest
 
+from servefit.cli import amounts
 from servefit.cli.amounts import Amount
 from servefit.cli.main import main
 from servefit.errors import ServefitError
+from servefit.plan.spec import MAX_SEEDS
+from servefit.workload import arrivals
 
 
 def options(command=main, path=()):
@@ -43,6 +46,13 @@ def read(option, text):
         return option.type.convert(text, option, None), None
     except ServefitError as refused:
         return None, refused
+
+
+def test_flags_and_files_have_the_same_limits():
+    """What -n, --rate and --seeds refuse, a workload file and a plan file refuse too."""
+    assert amounts.REQUESTS.most == arrivals.MAX_REQUESTS
+    assert amounts.PER_S.least == arrivals.MIN_REQ_PER_S
+    assert amounts.SEEDS.most == MAX_SEEDS
 
 
 @pytest.mark.parametrize(

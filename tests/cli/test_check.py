@@ -49,6 +49,7 @@ def test_typed_machine_answers_both_questions(tmp_path):
     out = check("--memory", "36GB", "--bandwidth", "273GB/s", cwd=tmp_path).stdout
     assert "budget     25.2 GB" in out and "70% of the memory (assumed" in out
     assert "about a 40B dense model at 4.9 bits a weight (0.61 GB a billion): 24.5 GB, typing at most 11.2 tok/s" in out
+    assert "(rounded down: 41.2 billion weights fit)" in out
     assert "room left 0.7 GB" in out and "tokens of 128 KiB" in out
     assert "55.6" in out, "273 GB/s over the 4.913 GB that the catalogue's 8B takes; over 4.9 GB it is 55.7"
     assert "llama-3.1-8b is 4.9 GB, not the 4.0" in out

@@ -98,6 +98,8 @@ def test_shared_prefix_is_shared_within_a_group():
         ({"rate_req_per_s": 1.0, "isl": Lengths(mean=0)}, "isl is 0 tokens"),
         ({"rate_req_per_s": 1.0, "osl": Lengths(min=5, max=2)}, "osl.max 2 is below osl.min 5"),
         ({"stages": ((0.0, 1.0),)}, "too short for a single request"),
+        ({"n": 999_999_999, "concurrency": 1}, "n is 999,999,999"),
+        ({"rate_req_per_s": 1e-300}, "rate_req_per_s is 1e-300"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(fields, words):

@@ -58,8 +58,8 @@ def _plain(value: float) -> str:
     return f"{value:.{max(1, -math.floor(math.log10(abs(value))))}f}"
 
 
-REQUESTS = Whole(1, 10**7)
-"""A day of 100 a second; a schedule of more is not held in memory."""
+REQUESTS = Whole(1, 10**8)
+"""As many as a workload may have (`workload.arrivals.MAX_REQUESTS`): a day of 1,000 a second."""
 TOK = Whole(1, 10**7)
 ANY_TOK = Whole(0, 10**7)
 SEATS = Whole(1, 10**6)

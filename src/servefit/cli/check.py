@@ -131,7 +131,7 @@ def _show_place(place: Any) -> None:
                    f"budget is {as_gb} GB, as 2^30 it is {as_gib} GB")  # fmt: skip
     name, ref = _billions(big.params), fmt(big.reference_kv_bytes_per_tok / 1024)
     click.echo(f"biggest    about a {name} dense model at {fmt(big.bytes_per_param * 8, 1)} bits a weight ({fmt(big.bytes_per_param, 2)} GB a billion): "
-               f"{fmt(big.weight_bytes / 1e9, 1)} GB, typing at most {fmt(big.ceiling_tok_per_s, 1)} tok/s (rounded down: {fmt(budget / big.bytes_per_param / 1e9, 1)} billion weights fit)")  # fmt: skip
+               f"{fmt(big.weight_bytes / 1e9, 1)} GB, typing at most {fmt(big.ceiling_tok_per_s, 1)} tok/s (rounded down: {fmt(big.exact_params / 1e9, 1)} billion weights fit)")  # fmt: skip
     click.echo(f"           room left {fmt(big.room_bytes / 1e9, 1)} GB = {fmt(big.room_tok)} tokens of {ref} KiB "
                f"(Llama-3.1-8B's; {fmt(big.flop_per_byte, 2)} operations a byte: memory sets the pace)")  # fmt: skip
     rows = [_row(f) for f in place.fits]
