@@ -155,8 +155,14 @@ def fmt_both_bytes(value: float | None) -> str:
 
 
 def fmt_percent(fraction: float | None, places: int = 0) -> str:
-    """A fraction as a percentage: 0.8949 -> "89%"."""
-    return "-" if fraction is None else f"{fmt(fraction * 100, places)}%"
+    """A fraction as a percentage, times 100 in decimal: 1.005 is 100.5%, which a float's product just misses.
+
+    >>> fmt_percent(0.8949), fmt_percent(1.005), fmt_percent(None)
+    ('89%', '101%', '-')
+    """
+    if fraction is None:
+        return "-"
+    return f"{round_half_up(Decimal(repr(float(fraction))) * 100, places):,f}%"
 
 
 def fmt_count(n: float, noun: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
 
-from servefit.units import fmt, fmt_bytes, fmt_s
+from servefit.units import fmt, fmt_bytes, fmt_percent, fmt_s
 
 _NOUNS = ("seat", "request", "replica", "candidate", "configuration", "block", "seed", "GPU", "run", "row", "user")
 _COUNTS = {"": Decimal(1)} | {noun + ending: Decimal(1) for noun in _NOUNS for ending in ("", "s")}
@@ -205,7 +205,7 @@ def _plain(size: float) -> str:
 
 
 def _percent(size: float) -> str:
-    return f"{fmt(size * 100, max(1, _places(size * 100, 2)) if size else 1)}%"
+    return fmt_percent(size, max(1, _places(size * 100, 2)) if size else 1)
 
 
 def _seconds(size: float) -> str:
