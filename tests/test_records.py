@@ -1,6 +1,7 @@
 """A run survives the disk to the byte, a kill at any moment, and a hostile file."""
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -210,3 +211,28 @@ def test_rows_read_one_by_one_name_a_damaged_line_too(tmp_path, damage):
         list(iter_rows(tmp_path))
     (tmp_path / "requests.jsonl").write_bytes(row + b'{"id":"2","sta')
     assert len(list(iter_rows(tmp_path))) == 1
+
+
+def test_a_log_is_never_held_as_text(tmp_path):
+    """Opening for resume, hashing and reading a log of 20 MB each take far less memory than the log."""
+    header = RunHeader(kind="measured")
+    with RunWriter(tmp_path / "run", header) as writer:
+        writer.finish(header)
+    log = tmp_path / "run" / "requests.jsonl"
+    line = row_to_json(RequestRecord(id="1", status="ok", due_s=0.0)).encode()
+    padded = line[:-1] + b',"later":"' + b"x" * 2_000_000 + b'"}\n'
+    log.write_bytes(padded * 10 + padded[:1_500_000])
+
+    def peak_bytes(call):
+        tracemalloc.start()
+        try:
+            call()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak_bytes(lambda: content_sha256(tmp_path / "run")) < 5_000_000
+    assert peak_bytes(lambda: load_run(tmp_path / "run")) < 15_000_000
+    assert peak_bytes(lambda: RunWriter(tmp_path / "run", header, resume=True).close()) < 5_000_000
+    assert log.stat().st_size == 10 * len(padded), "the torn line, longer than one block, is cut"
+    assert len(load_run(tmp_path / "run").rows) == 10

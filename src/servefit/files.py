@@ -39,8 +39,10 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
             raise ServefitError(
                 f"{path} is {size:,} bytes; the limit here is {max_bytes:,}.", hint="Is it the right file?"
             )
-        with path.open("rb") as file:  # a device or a pipe has no size and may never end
-            data = file.read(max_bytes + 1)
+        with path.open("rb") as file:  # `read` takes at once what it may fill, so it is asked for the size alone
+            data = file.read(size + 1)
+            if len(data) != size:  # a device or a pipe has no size and may never end
+                data += file.read(max_bytes + 1 - len(data))
     except FileNotFoundError:
         raise ServefitError(f"{path} does not exist.", hint="Check the path; names are case-sensitive.") from None
     except IsADirectoryError:

@@ -17,7 +17,7 @@ from types import TracebackType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from servefit.errors import ServefitError
-from servefit.files import read_json, read_text, write_json
+from servefit.files import read_json, write_json
 from servefit.stats import Tally
 
 SCHEMA_VERSION = 1
@@ -257,6 +257,9 @@ _ROW_KINDS = {name: _kinds(hint) for name, hint in get_type_hints(RequestRecord)
 _HEADER_KINDS = {name: _kinds(hint) for name, hint in get_type_hints(RunHeader).items()}
 
 
+_BLOCK_BYTES = 1 << 20
+"""What is read of a file at once."""
+
 LARGEST = 1e30
 """No second, token or byte of a run comes near it; sums of larger ones overflow, and one such row would end a whole list."""
 
@@ -367,16 +370,21 @@ def load_run(folder: Path | str) -> Run:
     path = folder / "requests.jsonl"
     rows: list[RequestRecord] = []
     torn = False
-    lines = read_text(path, max_bytes=4 * 2**30).split("\n") if path.exists() else []
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            rows.append(row_from_json(line))
-        except (ValueError, TypeError):
-            if number < len(lines):
-                raise _damaged(path, number) from None
-            torn = True
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                text = line.removesuffix(b"\n")
+                try:
+                    if text:
+                        rows.append(row_from_json(text.decode("utf-8-sig" if number == 1 else "utf-8")))
+                except (ValueError, TypeError):
+                    if text != line:
+                        raise _damaged(path, number) from None
+                    torn = True
+    except FileNotFoundError:
+        pass  # killed before its first row
+    except OSError as error:
+        raise ServefitError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from None
     if torn:
         word = Finding(
             code="torn_line", level="note", message="The last line of requests.jsonl was torn and is left out."
@@ -426,7 +434,9 @@ def content_sha256(path: Path) -> str:
     parts = [path / "run.json", path / "requests.jsonl"] if path.is_dir() else [path]
     for part in parts:
         try:
-            digest.update(part.read_bytes())
+            with part.open("rb") as file:
+                while block := file.read(_BLOCK_BYTES):
+                    digest.update(block)
         except OSError as error:
             raise ServefitError(f"{part} cannot be read: {error.strerror}.", hint="Was it moved or deleted?") from None
     return digest.hexdigest()
@@ -523,7 +533,15 @@ def _drop_torn_line(path: Path) -> None:
     """Cut a last line that has no newline: its request is measured again on --resume."""
     if not path.exists():
         return
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(data.rfind(b"\n") + 1)
+    with path.open("r+b") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end:  # block by block from the end: a day's log is larger than what memory is for
+            start = max(0, end - _BLOCK_BYTES)
+            file.seek(start)
+            at = file.read(end - start).rfind(b"\n")
+            if at >= 0:
+                end = start + at + 1
+                break
+            end = start
+        if end < size:
+            file.truncate(end)
