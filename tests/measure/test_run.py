@@ -208,12 +208,13 @@ def test_resume_asks_again_for_what_was_cut_off_before_other_rows_ended(server: 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--timeout", "nan"), "silent_s is nan s"),
-        (("--timeout", "-1"), "silent_s is -1 s"),
-        (("--ramp", "1e300"), "ramp_s is 1e+300"),
-        (("--rate", "1e-300"), "due after"),
-        (("--rate", "1e-300", "--workers", "2"), "due after"),
-        (("--isl", "99999999999999"), "A prompt of 99,999,999,999,999 tokens"),
+        (("--timeout", "nan"), "--timeout is nan"),
+        (("--timeout", "-1"), "--timeout is -1"),
+        (("--ramp", "1e300"), "--ramp is 1e300"),
+        (("--rate", "1e-300"), "--rate is 1e-300"),
+        (("--rate", "1e-6", "-n", "100000"), "due after"),
+        (("--rate", "1e-6", "-n", "100000", "--workers", "2"), "due after"),
+        (("--isl", "99999999999999"), "--isl is 99999999999999"),
     ],
 )
 def test_absurd_values_are_one_sentence(cli, tmp_path: Path, args, words):
