@@ -236,3 +236,11 @@ def test_a_log_is_never_held_as_text(tmp_path):
     assert peak_bytes(lambda: RunWriter(tmp_path / "run", header, resume=True).close()) < 5_000_000
     assert log.stat().st_size == 10 * len(padded), "the torn line, longer than one block, is cut"
     assert len(load_run(tmp_path / "run").rows) == 10
+
+
+def test_rows_share_their_words():
+    """Rows that were read hold one copy of each word between them, however many they are."""
+    line = row_to_json(a_row(isl_source="usage", osl_source="chunks", finish_reason="length", phase="warmup"))
+    first, second = row_from_json(line), row_from_json(line)
+    for name in ("status", "phase", "isl_source", "osl_source", "finish_reason"):
+        assert getattr(first, name) is getattr(second, name), name
