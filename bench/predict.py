@@ -33,7 +33,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from predict_loads import MOST_USERS, Load, Lone, Pace, closed, figures, lengths, loads_of, predict, users_load
+from predict_loads import MOST_USERS, WAIT_S, Load, Lone, Pace, closed, figures, lengths, loads_of, predict, users_load
 from predict_table import QUIET, STEADY, counts, results, show, within
 
 from servefit.calibrate.calibration import Calibration, load_calibration, save_calibration
@@ -80,7 +80,7 @@ class Bench:
             self.known = prepare(endpoint, LONE, schedule(LONE), options, 0)
             self.aside(Workload(n=4, concurrency=4, isl=Lengths(mean=200), osl=Lengths(mean=12), seed=99))
         seen = summarize(self.aside(LONE))
-        return Lone(seen.itl_s.p50 or 0.0, seen.ttft_s.p50 or 0.0)
+        return Lone(seen.itl_s.p50 or 0.0, (seen.ttft_s.p50 or 0.0) - WAIT_S.get(str(switches["policy"]), 0.0))
 
     def measure(self, load: Load, name: str) -> tuple[Run, float]:
         """(one run of the load, the share of time that our threads waited for a processor), after `lone_s`."""
