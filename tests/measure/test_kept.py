@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from servefit.measure.kept import Kept
+from servefit.measure.run import already
 from servefit.objectives import summarize
-from servefit.records import RequestRecord, Run, RunHeader, without_gaps
+from servefit.records import RequestRecord, Run, RunHeader, save_run, without_gaps
 
 HEADER = RunHeader(kind="measured")
 
@@ -67,3 +68,18 @@ def test_a_row_without_gaps_keeps_its_figures(fields):
     slim = without_gaps(whole)
     assert len(slim.chunk_s) == 2 and slim.itl_s == ()
     assert (slim.ttft_s, slim.tpot_s, slim.e2e_s) == (whole.ttft_s, whole.tpot_s, whole.e2e_s)
+
+
+def test_resuming_reads_what_is_there_row_by_row(tmp_path):
+    """What a resumed run keeps of long answers, before it goes on, is their ids and the last end."""
+    done = [row(n, tokens=400) for n in range(200)]
+    save_run(Run(header=HEADER, rows=(*done, replace(done[0], id="w", phase="warmup"))), tmp_path)
+    tracemalloc.start()
+    try:
+        ids, base_s = already(tmp_path, HEADER)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert ids == {str(n) for n in range(200)}
+    assert base_s == pytest.approx(max(r.done_s or 0.0 for r in done) + 1.0, abs=1e-8)
+    assert peak_bytes < 1_000_000, "the rows alone are 2.5 MB"

@@ -38,7 +38,6 @@ from servefit.records import (
     RunWriter,
     header_from_json,
     iter_rows,
-    load_run,
     refuse_used,
     row_from_json,
 )
@@ -242,16 +241,22 @@ def moved(row: RequestRecord, by_s: float) -> RequestRecord:
 def already(folder: Path, header: RunHeader) -> tuple[frozenset[str], float]:
     """Ids of the load rows that a run to be resumed holds, and when its last ended. Raises ServefitError."""
     _drop_cut_off(folder / "requests.jsonl")
-    kept = load_run(folder)
+    path = folder / "run.json"
+    kept = header_from_json(read_json(path), path)
     for name in ("workload_sha256", "schedule_sha256", "model"):
-        if getattr(kept.header, name) != getattr(header, name):
+        if getattr(kept, name) != getattr(header, name):
             raise ServefitError(
                 f"{folder} holds another run: its {name.replace('_', ' ')} differs.",
                 hint="Resume with the same target and load, or name another folder with --out.",
             )
-    ends = [row.done_s or row.due_s for row in kept.rows]
-    done = frozenset(row.id for row in kept.rows if row.phase == "load" and row.status != "cancelled")
-    return done, (max(ends) + 1.0 if ends else 0.0)
+    done: set[str] = set()
+    last_s: float | None = None
+    for row in iter_rows(folder):
+        end_s = row.done_s or row.due_s
+        last_s = end_s if last_s is None else max(last_s, end_s)
+        if row.phase == "load" and row.status != "cancelled":
+            done.add(row.id)
+    return frozenset(done), (0.0 if last_s is None else last_s + 1.0)
 
 
 def _drop_cut_off(path: Path) -> None:
