@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from servefit.errors import ServefitError
-from servefit.files import check_writable, read_bytes, read_json, read_toml, write_text
+from servefit.files import check_writable, read_bytes, read_json, read_lines, read_text, read_toml, write_text
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no /dev/zero there")
@@ -103,3 +103,14 @@ def test_a_private_file_stays_private(tmp_path):
     path.chmod(0o640)
     write_text(path, "2")
     assert path.stat().st_mode & 0o777 == 0o640 and path.read_text() == "2"
+
+
+def test_lines_are_those_of_the_whole_text(tmp_path):
+    """One at a time, with whatever ends a line and a BOM: the lines of the text; one without end is refused."""
+    path = tmp_path / "lines.txt"
+    path.write_bytes("\ufeffone\r\n\n\ufefftwo\rthree\u2028four\n\nfive".encode())
+    assert list(read_lines(path)) == read_text(path).splitlines()
+    with pytest.raises(ServefitError, match="a line of more than 4 bytes"):
+        list(read_lines(path, max_line_bytes=4))
+    with pytest.raises(ServefitError, match="does not exist"):
+        next(read_lines(tmp_path / "none"))

@@ -11,6 +11,8 @@ import secrets
 import stat
 import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +35,7 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
 
 def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     """The file's bytes. Raises ServefitError where it is missing, a folder, not readable or larger than `max_bytes`."""
-    try:
+    with _told(path):
         size = path.stat().st_size
         if size > max_bytes:
             raise ServefitError(
@@ -43,24 +45,44 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
             data = file.read(size + 1)
             if len(data) != size:  # a device or a pipe has no size and may never end
                 data += file.read(max_bytes + 1 - len(data))
+    if len(data) > max_bytes:
+        raise ServefitError(f"{path} does not end within {max_bytes:,} bytes.", hint="Is it the right file?")
+    return data
+
+
+def read_lines(path: Path, *, max_line_bytes: int = 16 * 2**20) -> Iterator[str]:
+    """The lines of `read_text(path).splitlines()`, in the memory of one, of a file of any size. Raises ServefitError."""
+    at = 0
+    with _told(path), path.open("rb") as file:
+        while data := file.readline(max_line_bytes + 1):
+            if len(data) > max_line_bytes:
+                raise ServefitError(
+                    f"{path} has a line of more than {max_line_bytes:,} bytes.", hint="Is it the right file?"
+                )
+            yield from decode(data, path, at).splitlines()
+            at += len(data)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Says in a sentence what stands in the way of reading."""
+    try:
+        yield
     except FileNotFoundError:
         raise ServefitError(f"{path} does not exist.", hint="Check the path; names are case-sensitive.") from None
     except IsADirectoryError:
         raise ServefitError(f"{path} is a folder, not a file.", hint="Name the file in it.") from None
     except OSError as error:
         raise ServefitError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from None
-    if len(data) > max_bytes:
-        raise ServefitError(f"{path} does not end within {max_bytes:,} bytes.", hint="Is it the right file?")
-    return data
 
 
-def decode(data: bytes, path: Path) -> str:
-    """`data` as UTF-8 text without a BOM; raises ServefitError naming the byte that is not UTF-8."""
+def decode(data: bytes, path: Path, at: int = 0) -> str:
+    """`data`, from byte `at` of a file, as UTF-8 text without a BOM; raises ServefitError naming the byte that is not UTF-8."""
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8" if at else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise ServefitError(
-            f"{path} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8, or name another file."
+            f"{path} is not UTF-8 text (byte {at + error.start}).", hint="Save it as UTF-8, or name another file."
         ) from None
 
 

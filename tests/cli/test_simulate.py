@@ -9,10 +9,12 @@ from click.testing import CliRunner
 from servefit.calibrate.calibration import Batching, Calibration, load_calibration, save_calibration
 from servefit.cli import simulate_long
 from servefit.cli.simulate import command
+from servefit.engine import flow, jump
 from servefit.engine.jump import kernel_compiled
 from servefit.errors import ServefitError
 from servefit.physics.steptime import StepTime
 from servefit.records import load_run
+from servefit.workload import arrivals
 
 BASE = ["--device", "a100-80gb", "--model", "llama-3.1-8b"]
 
@@ -44,8 +46,16 @@ def test_the_same_call_gives_the_same_bytes():
 
 def test_people_see_a_table_and_what_is_next():
     """A table of four latencies, the throughput, the source of the step time, the next command."""
-    out = call("--rate", "4", "-n", "10")
-    for word in ("TTFT", "TPOT", "output tok/s", "step time: published", "next: servefit plan"):
+    out = call("--rate", "40", "-n", "1000", "--osl", "4")
+    for word in (
+        "1,000 requests",
+        "finished 1,000 of 1,000",
+        "TTFT",
+        "TPOT",
+        "output tok/s",
+        "step time: published",
+        "next: servefit plan",
+    ):
         assert word in out
 
 
@@ -158,7 +168,11 @@ def test_a_long_load_is_counted_without_rows(monkeypatch, fleet):
     asked = ("--rate", "9", "-n", "150", "--isl", "900", "--osl", "20", "--kv-blocks", "300", *fleet, "--json")
     whole = json.loads(call(*asked))
     monkeypatch.setattr(simulate_long, "LONG", 100)
-    found = json.loads(call(*asked))
+    same_but_binned(json.loads(call(*asked)), whole)
+
+
+def same_but_binned(found, whole):
+    """The same figures, floats to a bin, and a note that says so."""
     notes, none = found["summary"].pop("findings"), whole["summary"].pop("findings")
     assert ([note["code"] for note in notes], none) == (["binned"], [])
 
@@ -171,6 +185,51 @@ def test_a_long_load_is_counted_without_rows(monkeypatch, fleet):
             assert mine == (pytest.approx(wanted, rel=4e-5) if isinstance(wanted, float) else wanted)
 
     compare(found, whole)
+
+
+def azure(path, due_s):
+    """A trace of so many rows, written there."""
+    rows = [f"2023-11-16 18:{at // 60:02.0f}:{at % 60:06.3f},{300 + 7 * i},{1 + i % 40}" for i, at in enumerate(due_s)]
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    return str(path)
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "120"), ("--replicas", "3")])
+def test_a_long_trace_is_read_in_pieces(monkeypatch, tmp_path, more):
+    """Past so many rows: the counts, hashes and rates of the whole trace, and no request of it is held."""
+    if kernel_compiled() is None:
+        pytest.skip("numba is not installed")
+    asked = ("--trace", azure(tmp_path / "a.csv", [i * 0.11 for i in range(150)]), *more, "--json")
+    whole = json.loads(call(*asked))
+    monkeypatch.setattr(simulate_long, "LONG", 100)
+    monkeypatch.setattr(flow, "PIECE", 32)
+    monkeypatch.setattr(arrivals, "load_trace", None)
+    same_but_binned(json.loads(call(*asked)), whole)
+
+
+def test_a_long_trace_out_of_order_is_read_whole(monkeypatch, tmp_path):
+    """One row that was asked before the one above it: the same output as always, and a sentence on stderr."""
+    if kernel_compiled() is None:
+        pytest.skip("numba is not installed")
+    asked = ("--trace", azure(tmp_path / "a.csv", [*range(30), 28.5]), "--json")
+    whole = call(*asked)
+    monkeypatch.setattr(simulate_long, "LONG", 10)
+    result = CliRunner().invoke(command, [*BASE, *asked], catch_exceptions=False)
+    assert (result.stdout, result.exit_code) == (whole, 0)
+    assert "is not in time order: all of it is held in memory" in result.stderr
+
+
+def test_without_the_compiled_engine_the_memory_is_said(monkeypatch, tmp_path):
+    """A long load without numba is simulated as a whole: the same output, and a sentence on stderr with the bytes."""
+    asked = ("--trace", azure(tmp_path / "a.csv", range(30)), "--json")
+    whole = call(*asked)
+    monkeypatch.setattr(simulate_long, "LONG", 10)
+    monkeypatch.setattr(jump, "kernel_compiled", lambda: None)
+    monkeypatch.setattr(flow, "kernel_compiled", lambda: None)
+    result = CliRunner().invoke(command, [*BASE, *asked], catch_exceptions=False)
+    assert (result.stdout, result.exit_code) == (whole, 0)
+    assert "without servefit[fast]" in result.stderr
+    assert "a token of its answer" in result.stderr
 
 
 def test_refused_requests_of_a_long_load_are_infinite(monkeypatch):

@@ -1,6 +1,7 @@
 """Columns are the schedule: the same requests to the bit, in a fortieth of the memory."""
 
 import hashlib
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from servefit.errors import ServefitError
 from servefit.workload.arrivals import schedule
-from servefit.workload.columns import Columns, columns, hashed, pieces
+from servefit.workload.columns import Columns, NotInPieces, columns, hashed, pieces
 from servefit.workload.requests import schedule_sha256
 from servefit.workload.workload import Lengths, Workload
 
@@ -69,6 +70,47 @@ def test_pieces_are_the_schedule(workload, size):
     digest = hashlib.sha256()
     assert list(hashed(drawn, digest)) == drawn
     assert digest.hexdigest() == schedule_sha256(schedule(workload))
+
+
+traced = st.tuples(
+    st.lists(st.tuples(st.integers(0, 3_000_000), st.integers(1, 900), st.integers(0, 300)), min_size=1, max_size=30),
+    st.sampled_from(["", "Z", "+01:00"]),
+    st.sampled_from([0.5, 1.0, 3.0]),
+    st.integers(1, 40),
+)
+
+
+@given(traced, st.sampled_from([1, 2, 7]))
+def test_pieces_of_a_trace_are_the_whole(tmp_path_factory, asked, size):
+    """Any trace in time order, with ties, empty lines, a zone, a scale and a limit: the requests that reading it whole gives."""
+    rows, zone, scale, n = asked
+    path = tmp_path_factory.mktemp("trace") / "azure.csv"
+    lines, at = ["\ufeffTIMESTAMP,ContextTokens,GeneratedTokens"], datetime(2023, 11, 16, 18, 15, 46, 680_590)  # noqa: DTZ001 - zones are added below
+    for gap_us, isl, osl in rows:
+        at += timedelta(microseconds=gap_us % 1_999_999)
+        lines += [f"{at.isoformat(sep=' ', timespec='microseconds')}0{zone},{isl},{osl}"] + [""] * (gap_us % 5 == 1)
+    path.write_text("\n".join(lines) + "\n" * (n % 2), encoding="utf-8")
+    workload = Workload(trace=str(path), n=n, time_scale=scale)
+    wanted, digest = schedule(workload), hashlib.sha256()
+    found = list(hashed(pieces(workload, size), digest))
+    assert [(r.due_s, r.isl, r.osl) for piece in found for r in piece] == [(r.due_s, r.isl, r.osl) for r in wanted]
+    assert all(len(piece) == size for piece in found[:-1])
+    assert digest.hexdigest() == schedule_sha256(wanted)
+
+
+def test_a_trace_that_goes_back_in_time_is_not_read_in_pieces(tmp_path):
+    """A row that was asked before the last of the piece before it, or names blocks that prompts share, is told."""
+    path = tmp_path / "trace.jsonl"
+    row = '{"timestamp": %d, "input_length": 5, "output_length": 5, "hash_ids": [%s]}\n'
+    workload = Workload(trace=str(path), n=9)
+    path.write_text(row % (1000, "") + row % (1000, "") + row % (4000, ""))
+    assert [piece.due_s.tolist() for piece in pieces(workload, 2)] == [[0.0, 0.0], [3.0]]
+    path.write_text(row % (1000, "") + row % (1000, "") + row % (999, ""))
+    with pytest.raises(NotInPieces, match="time order"):
+        list(pieces(workload, 2))
+    path.write_text(row % (1000, "7"))
+    with pytest.raises(NotInPieces, match="share"):
+        list(pieces(workload, 2))
 
 
 def test_a_piece_goes_on_where_the_one_before_ended():

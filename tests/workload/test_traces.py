@@ -4,7 +4,7 @@ import pytest
 
 from servefit.errors import ServefitError
 from servefit.records import RequestRecord, Run, RunHeader, save_run
-from servefit.workload.traces import load_trace
+from servefit.workload.traces import has_more_lines, load_trace
 
 AZURE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
@@ -74,4 +74,22 @@ def test_faults_name_their_line(tmp_path, name, text, words):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(ServefitError, match=words):
+        load_trace(path)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_lines_are_counted(tmp_path, name, end):
+    """Three rows are more than two and not more than three, with a header and without, with a last line end and without."""
+    path = tmp_path / name
+    path.write_text("header\n" * (name == "a.csv") + "row\nrow\nrow" + end)
+    assert [has_more_lines(path, n) for n in (0, 2, 3, 4)] == [True, True, False, False]
+    assert not has_more_lines(tmp_path, 0)
+
+
+def test_a_byte_that_is_no_text_is_named(tmp_path):
+    """Read line by line, the byte is still counted from the beginning of the file."""
+    path = tmp_path / "azure.csv"
+    path.write_bytes(AZURE.encode() + b"2023-11-16 18:16:00,\xff,3\n")
+    with pytest.raises(ServefitError, match=rf"byte {len(AZURE) + 20}\)"):
         load_trace(path)

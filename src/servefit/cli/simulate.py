@@ -96,8 +96,10 @@ def command(*, out: Path | None, as_json: bool, horizon_s: float | None, **given
     workload = _workload(given)
     step, config, labels = read_engine(given)
     if out is None and horizon_s is None and is_long(workload, config, given["router"]):
-        run, summary, as_inf, preemptions = run_long(workload, config, step, given, labels)
-        return _emit(run, summary, as_inf, None) if as_json else _show(run, summary, preemptions, None)
+        counted = run_long(workload, config, step, given, labels)
+        if counted is not None:
+            run, summary, as_inf, preemptions = counted
+            return _emit(run, summary, as_inf, None) if as_json else _show(run, summary, preemptions, None)
     run = run_one(workload, config, step, given, horizon_s=horizon_s, labels=labels)
     if labels["engine"].get("budget_source") == "assumed":
         run = _with_assumed_budget(run, config)
@@ -294,7 +296,7 @@ def _show(run: "Run", summary: "Summary", preempted: int, out: Path | None) -> N
     header, engine = run.header, run.header.engine
     blocks = "unlimited KV" if engine["kv_blocks"] is None else f"{engine['kv_blocks']:,} KV blocks"
     click.echo(plain(
-        f"{header.target}: {header.model}, {engine['policy']}, {engine['seats']} seats, {blocks}, {summary.n} requests"
+        f"{header.target}: {header.model}, {engine['policy']}, {engine['seats']} seats, {blocks}, {summary.n:,} requests"
     ))  # fmt: skip
     rows = []
     for name in ("TTFT", "ITL", "TPOT", "E2E"):
@@ -305,10 +307,10 @@ def _show(run: "Run", summary: "Summary", preempted: int, out: Path | None) -> N
     table(["", "p50", "p95", "p99", "mean", "max", "n"], rows, right=(1, 2, 3, 4, 5, 6))
     click.echo(
         f"{fmt(summary.output_tok_per_s, 1)} output tok/s, {fmt(summary.req_per_s, 2)} req/s over {fmt_s(summary.duration_s)}; "
-        f"finished {summary.ok} of {summary.n} ({fmt_percent(summary.ok / summary.n if summary.n else None)})"
+        f"finished {summary.ok:,} of {summary.n:,} ({fmt_percent(summary.ok / summary.n if summary.n else None)})"
     )
     if preempted:
-        click.echo(f"{preempted} preemptions: the KV cache was full; what users had seen stayed seen.")
+        click.echo(f"{preempted:,} preemptions: the KV cache was full; what users had seen stayed seen.")
     click.echo(plain(f"step time: {engine.get('step_source')}, {engine.get('step_origin')}"))
     for finding in header.findings:
         click.echo(plain(f"{finding.level}: {finding.message} {finding.hint}"))

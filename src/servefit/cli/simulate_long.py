@@ -1,7 +1,12 @@
 """`servefit simulate` where a row a request would not fit: counted piece by piece, the same figures, percentiles from bins."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
+
+from servefit.cli.show import plain
 
 if TYPE_CHECKING:
     from servefit.engine.config import EngineConfig
@@ -17,15 +22,45 @@ LONG = 1_000_000
 def is_long(workload: "Workload", config: "EngineConfig", router: str) -> bool:
     """Whether this load has more requests than rows are kept of, and can be counted piece by piece."""
     from servefit.engine.flow import can_flow
+    from servefit.engine.jump import kernel_compiled
     from servefit.workload.columns import expected, flows
+    from servefit.workload.traces import has_more_lines
 
-    return expected(workload) > LONG and flows(workload) and can_flow(config, router)
+    if workload.trace is not None:
+        long = workload.n > LONG and has_more_lines(Path(workload.trace), LONG)
+    else:
+        long = expected(workload) > LONG and flows(workload)
+    if long and kernel_compiled() is None:
+        _note(
+            f"without servefit[fast] more than {LONG:,} requests are held in memory as a whole, "
+            "some 0.8 kB and 54 bytes a token of its answer each."
+        )
+    return long and can_flow(config, router)
+
+
+def _note(text: str) -> None:
+    click.echo(plain(f"note: {text}"), err=True)
 
 
 def run_long(
     workload: "Workload", config: "EngineConfig", step: "StepTime", given: dict[str, Any], labels: dict[str, Any]
+) -> "tuple[Run, Summary, dict[str, dict[int, float | None]], int] | None":
+    """A run without rows, its summary, its percentiles with failures as +inf, and how often memory was full.
+
+    None, which is said on stderr, for a trace that turns out to need reading as a whole.
+    """
+    from servefit.workload.columns import NotInPieces
+
+    try:
+        return _run_long(workload, config, step, given, labels)
+    except NotInPieces as why:
+        _note(f"{workload.trace} {why}: all of it is held in memory.")
+        return None
+
+
+def _run_long(
+    workload: "Workload", config: "EngineConfig", step: "StepTime", given: dict[str, Any], labels: dict[str, Any]
 ) -> "tuple[Run, Summary, dict[str, dict[int, float | None]], int]":
-    """A run without rows, its summary, its percentiles with failures as +inf, and how often memory was full."""
     import hashlib
 
     from servefit import __version__

@@ -26,7 +26,7 @@ def schedule(workload: Workload) -> tuple[Request, ...]:
     check_workload(workload)
     if workload.trace is not None:
         requests = load_trace(Path(workload.trace), workload.n)
-        return tuple(replace(r, due_s=_whole_us(r.due_s / workload.time_scale)) for r in requests)
+        return tuple(replace(r, due_s=whole_us(r.due_s / workload.time_scale)) for r in requests)
     starts = _starts(workload)
     isl_rng, osl_rng = stream(workload.seed, "isl"), stream(workload.seed, "osl")
     group_rng = stream(workload.seed, "prefix group")
@@ -122,7 +122,7 @@ def _starts(workload: Workload) -> list[float]:
     count = -(-workload.n // workload.turns)
     if workload.concurrency is not None:
         users = min(workload.concurrency, count)
-        ramp = [_whole_us(workload.ramp_s * user / users) for user in range(users)]
+        ramp = [whole_us(workload.ramp_s * user / users) for user in range(users)]
         return ramp + [0.0] * (count - users)
     stages = workload.stages or ((workload.rate_req_per_s or 0.0, math.inf),)
     rng = stream(workload.seed, "arrivals")
@@ -141,7 +141,7 @@ def _starts(workload: Workload) -> list[float]:
             due = when(work, stages)
         if due is None:
             break
-        out.append(_whole_us(due))
+        out.append(whole_us(due))
     if not out:
         raise ServefitError("The stages are too short for a single request.", hint="Raise a rate or a duration.")
     return out
@@ -168,5 +168,6 @@ def _prefix(workload: Workload, isl: int, group: int, session: int) -> tuple[int
     return (*(group << 24 | block for block in range(shared)), *own)
 
 
-def _whole_us(seconds: float) -> float:
+def whole_us(seconds: float) -> float:
+    """The same moment in whole microseconds, as seconds."""
     return round(seconds * 1e6) / 1e6

@@ -4,12 +4,14 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import accumulate, count, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from servefit.workload.arrivals import check_workload, schedule, when
+from servefit.workload.arrivals import check_workload, schedule, when, whole_us
 from servefit.workload.lengths import draw
 from servefit.workload.requests import Request, stream
+from servefit.workload.traces import read_rows
 from servefit.workload.workload import Lengths, Workload
 
 if TYPE_CHECKING:
@@ -60,16 +62,43 @@ def columns(workload: Workload) -> Sequence[Request]:
 
 
 def pieces(workload: Workload, size: int = _PIECE) -> Iterator[Columns]:
-    """The requests of an open loop, `size` at a time: the same as all at once, in the memory of one piece.
+    """The requests of an open loop or a trace, `size` at a time: the same as all at once, in the memory of one piece.
+
+    Raises NotInPieces at the first row of a trace that does not let it be read so.
 
     >>> [len(piece) for piece in pieces(Workload(n=5, rate_req_per_s=2.0), 2)]
     [2, 2, 1]
     """
+    if workload.trace is not None:
+        yield from _traced(Path(workload.trace), workload, size)
+        return
     assert flows(workload), "only an open loop whose requests share nothing is drawn in pieces"
     isl, osl = stream(workload.seed, "isl"), stream(workload.seed, "osl")
     for due_s in _staged(workload, size) if workload.stages else _steady(workload, size):
         n = len(due_s)
         yield Columns(due_s=due_s, isl=_drawn(workload.isl, n, isl), osl=_drawn(workload.osl, n, osl))
+
+
+class NotInPieces(Exception):
+    """A trace that has to be read as a whole; the words say why."""
+
+
+def _traced(path: Path, workload: Workload, size: int) -> Iterator[Columns]:
+    """The rows of a trace that come in due order and share nothing, as `schedule` makes requests of them."""
+    rows = read_rows(path, workload.n)
+    start = last = -math.inf
+    while some := list(islice(rows, size)):
+        if start == -math.inf:
+            start = some[0][0]
+        due_s = array("d")
+        for at_s, _, _, prefix in some:
+            if prefix:
+                raise NotInPieces("names the blocks that its prompts share")
+            if at_s < last:
+                raise NotInPieces("is not in time order")
+            due_s.append(whole_us(whole_us(at_s - start) / workload.time_scale))
+            last = at_s
+        yield Columns(due_s=due_s, isl=array("q", (row[1] for row in some)), osl=array("q", (row[2] for row in some)))
 
 
 def _steady(workload: Workload, size: int) -> "Iterator[array[float]]":
