@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
@@ -55,8 +56,8 @@ def read_rows(path: Path, n: int | None = None) -> Iterator[Row]:
 
 def has_more_lines(path: Path, n: int) -> bool:
     """Whether it is a file of more than `n` rows, a line each; no more of it is read than that takes."""
-    if _is_run(path) or not path.is_file():
-        return False
+    if _is_run(path) or not path.is_file() or not os.access(path, os.R_OK):
+        return False  # whoever reads it says why it cannot be
     left = n + (path.suffix == ".csv")  # its header
     with path.open("rb") as file:
         while left >= 0 and (data := file.read(1 << 20)):
