@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -222,9 +222,21 @@ def predict_all(found: Results, engine: str, calibration: Calibration) -> None:
 
 
 def predict_named(calibration: Calibration, engine: str, name: str, pace: Pace) -> dict[str, float | None]:
-    """The figures of the load called so, on a machine of that pace."""
-    loads = {x.name: x for x in [*loads_of(engine), *map(users_load, range(1, MOST_USERS + 1))]}
-    return predict(loads[name], calibration, pace)[0]
+    """The figures of the load called so, on a machine of that pace.
+
+    Where the engine's switches make a lone prompt another number of steps than when it was calibrated, its TTFT says so, not the machine's.
+    """
+    load = {x.name: x for x in [*loads_of(engine), *map(users_load, range(1, MOST_USERS + 1))]}[name]
+    usual, here = (
+        lone_predicted_s(calibration, x) for x in (Load(name="lone", workload=LONE), replace(load, workload=LONE))
+    )
+    return predict(load, calibration, pace._replace(compute=pace.compute * usual / here))[0]
+
+
+def lone_predicted_s(calibration: Calibration, load: Load) -> float:
+    """What arithmetic the prompt of a lone request takes, predicted for the engine with the load's switches."""
+    told = predict(load, calibration)[0]
+    return (told["ttft_p50"] or 0.0) - (told["itl_p50"] or 0.0) - WAIT_S.get(load.policy, 0.0)
 
 
 def targets_of(calibration: Calibration) -> dict[str, float]:
