@@ -25,13 +25,14 @@ def benches(data_dir: str | None, scratch: Path) -> list[tuple[str, list[str]]]:
     """(name, arguments after python), the quick ones first."""
     found = [
         ("install", ["-m", "bench.install"]),
-        ("simulator", ["bench/simulator.py", "--candidates"]),
+        ("simulator", ["bench/simulator.py", "--candidates", "--day"]),
         ("explain", ["bench/explain_causes.py", "--seeds", "12"]),
         ("bandwidth", ["bench/bandwidth.py"]),
         ("client", ["bench/client.py", "--streams", "1,64,256,512"]),
         ("page", ["-m", "bench.page"]),
         ("tour", ["-m", "servefit", "tour", "--out", str(scratch / "tour")]),
-        ("predict", ["bench/predict.py", "--out", str(scratch / "predict.jsonl"), "--engine", "both"]),
+        ("predict", ["bench/predict.py", "--out", str(scratch / "a.jsonl"), "--engine", "embedded"]),
+        ("predict", ["bench/predict.py", "--out", str(scratch / "b.jsonl"), "--engine", "llamacpp", "--rounds", "2"]),
     ]
     return [*found, ("validate", ["bench/validate.py", data_dir])] if data_dir else found
 

@@ -163,6 +163,10 @@ class Results:
             for x in self.lines
         )
 
+    def runs(self, engine: str, load: str) -> int:
+        """How often the load was tried: one that does not count lets the others go first."""
+        return sum(x["kind"] == "measured" and x["engine"] == engine and x["load"] == load for x in self.lines)
+
     def quiet_runs(self, engine: str, load: str) -> int:
         """How many runs of the load count."""
         return sum(
@@ -252,10 +256,10 @@ def targets_of(calibration: Calibration) -> dict[str, float]:
 
 
 def todo(found: Results, engine: str, args: argparse.Namespace) -> list[tuple[Load, int]]:
-    """What is not measured yet: every load once, then again; engines with the same switches side by side."""
+    """What is not measured yet: what was tried least comes first, engines with the same switches side by side."""
     wanted = [n.strip() for n in args.loads.split(",") if n.strip()]
     loads = [x for x in loads_of(engine) if not wanted or any(w in x.name for w in wanted)]
-    loads.sort(key=lambda x: str(x.switches))
+    loads.sort(key=lambda x: (found.runs(engine, x.name), str(x.switches)))
     return [
         (load, repeat)
         for repeat in range(args.repeats)
