@@ -29,6 +29,7 @@ def benches(data_dir: str | None, scratch: Path) -> list[tuple[str, list[str]]]:
         ("explain", ["bench/explain_causes.py", "--seeds", "12"]),
         ("bandwidth", ["bench/bandwidth.py"]),
         ("client", ["bench/client.py", "--streams", "1,64,256,512"]),
+        ("day", ["bench/day.py"]),
         ("page", ["-m", "bench.page"]),
         ("tour", ["-m", "servefit", "tour", "--out", str(scratch / "tour")]),
         ("predict", ["bench/predict.py", "--out", str(scratch / "a.jsonl"), "--engine", "embedded"]),

@@ -1,9 +1,12 @@
 """What a run is worth: its summary, the targets, goodput and margins. The same code for measured and simulated runs."""
 
 import math
+from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import chain, repeat
+from typing import Literal, get_args
 
 from servefit.records import RequestRecord, Run
 from servefit.stats import Spread, percentile, spread
@@ -12,6 +15,9 @@ CLOCK_S = 1e-9
 """How finely times are kept."""
 
 Verdict = Literal["pass", "fail", "too close to call"]
+LatencyName = Literal["ttft_s", "tpot_s", "e2e_s"]
+LATENCIES: tuple[LatencyName, ...] = get_args(LatencyName)
+"""What each request has one of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,53 +82,81 @@ class Summary:
 
 
 def summarize(run: Run, targets: Targets | None = None) -> Summary:
-    """The figures of `run`; goodput against `targets` where given."""
-    rows = run.load_rows
-    good_ones = [row for row in rows if row.ok]
-    duration = duration_s(run)
-    good = sum(is_good(row, targets or Targets()) for row in rows)
-    output = sum(row.osl or 0 for row in good_ones)
+    """The figures of `run`; goodput against `targets` where given. Looks at each row once, since those of a long run are built anew."""
+    wanted = targets or Targets()
+    by_status: Counter[str] = Counter()
+    ttft, itl, tpot, e2e = (array("d") for _ in range(4))
+    good = output = read = 0
+    start, end = math.inf, -math.inf
+    for row in run.load_rows:
+        by_status[row.status] += 1
+        start, end = min(start, row.due_s), max(end, _end_s(row))
+        good += is_good(row, wanted)
+        if not row.ok:
+            continue
+        output += row.osl or 0
+        read += row.isl or 0
+        if run.gaps is None:
+            itl.extend(row.itl_s)
+        for values, value in ((ttft, row.ttft_s), (tpot, row.tpot_s), (e2e, row.e2e_s)):
+            if value is not None:
+                values.append(value)
+    n, ok = by_status.total(), by_status["ok"]
+    duration = _duration_s(run, start, end) if n else None
 
     def rate(count: float) -> float | None:
-        return count / duration if duration and rows else None
+        return count / duration if duration and n else None
 
     return Summary(
-        n=len(rows),
-        ok=len(good_ones),
-        failed=len(rows) - len(good_ones),
-        by_status=dict(sorted(Counter(row.status for row in rows).items())),
-        ttft_s=spread(row.ttft_s for row in good_ones if row.ttft_s is not None),
-        itl_s=run.gaps.spread() if run.gaps is not None else spread(gap for row in good_ones for gap in row.itl_s),
-        tpot_s=spread(row.tpot_s for row in good_ones if row.tpot_s is not None),
-        e2e_s=spread(row.e2e_s for row in good_ones if row.e2e_s is not None),
+        n=n,
+        ok=ok,
+        failed=n - ok,
+        by_status=dict(sorted(by_status.items())),
+        ttft_s=spread(ttft),
+        itl_s=run.gaps.spread() if run.gaps is not None else spread(itl),
+        tpot_s=spread(tpot),
+        e2e_s=spread(e2e),
         output_tok=output,
-        input_tok=sum(row.isl or 0 for row in good_ones),
+        input_tok=read,
         duration_s=duration,
         output_tok_per_s=rate(output),
-        req_per_s=rate(len(good_ones)),
+        req_per_s=rate(ok),
         goodput_req_per_s=rate(good),
-        goodput_frac=good / len(rows) if rows else None,
+        goodput_frac=good / n if n else None,
         verdict=run.header.verdict,
     )
 
 
-def duration_s(run: Run) -> float | None:
-    """From the first due to the last end of a load row, in seconds; None where there are no rows.
+def _end_s(row: RequestRecord) -> float:
+    return max(row.done_s or 0.0, row.chunk_s[-1] if row.chunk_s else 0.0, row.due_s)
+
+
+def _duration_s(run: Run, start: float, end: float) -> float | None:
+    """From the first due to the last end of a load row, in seconds.
 
     An imported run without start times has what its tool said, or None.
     """
-    rows = run.load_rows
-    if not rows:
-        return None
     if any(finding.code == "no_start_times" for finding in run.header.findings):
         return run.header.duration_s
-    start = min(row.due_s for row in rows)
-    end = max(max(row.done_s or 0.0, row.chunk_s[-1] if row.chunk_s else 0.0, row.due_s) for row in rows)
     return end - start
 
 
-def failures_as_inf(run: Run, figure: Literal["ttft_s", "tpot_s", "e2e_s"], p: int) -> float | None:
+def latencies(run: Run, names: Sequence[LatencyName] = LATENCIES) -> "tuple[dict[LatencyName, array[float]], int]":
+    """TTFT, TPOT and E2E of the load rows that completed, in seconds, in their order; and how many did not complete."""
+    seen: dict[LatencyName, array[float]] = {name: array("d") for name in names}
+    failed = 0
+    for row in run.load_rows:
+        if not row.ok:
+            failed += 1
+            continue
+        for name, values in seen.items():
+            value = getattr(row, name)
+            if value is not None:
+                values.append(value)
+    return seen, failed
+
+
+def failures_as_inf(run: Run, figure: LatencyName, p: int) -> float | None:
     """The p-th percentile with every failed request as +inf, beside the success-only view; None without rows."""
-    rows = run.load_rows
-    values = [getattr(row, figure) if row.ok else math.inf for row in rows]
-    return percentile([v for v in values if v is not None], p)
+    seen, failed = latencies(run, (figure,))
+    return percentile(chain(seen[figure], repeat(math.inf, failed)), p)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType, UnionType
@@ -19,6 +19,7 @@ from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hin
 
 from servefit.errors import ServefitError
 from servefit.files import read_json, write_json
+from servefit.packed import Packed, Store
 from servefit.stats import Tally
 
 SCHEMA_VERSION = 1
@@ -227,14 +228,21 @@ class Run:
     """A header and its rows, in the order they ended."""
 
     header: RunHeader
-    rows: tuple[RequestRecord, ...]
+    rows: Sequence[RequestRecord]
+    """A tuple, or `Packed` where they are very many: then each is built when it is looked at, equal and not the same."""
     gaps: Tally | None = None
     """Of a run too long to be held: the gaps between tokens, counted; its rows then hold the first and the last token alone."""
 
     @property
-    def load_rows(self) -> tuple[RequestRecord, ...]:
+    def load_rows(self) -> Sequence[RequestRecord]:
         """The rows that count: neither warm-up nor cold start."""
-        return tuple(row for row in self.rows if row.phase == "load")
+        return self.in_phase("load")
+
+    def in_phase(self, phase: Literal["load", "warmup", "cold"]) -> Sequence[RequestRecord]:
+        """The rows of one phase, in the order they ended."""
+        if isinstance(self.rows, Packed):
+            return self.rows.where("phase", phase)
+        return tuple(row for row in self.rows if row.phase == phase)
 
 
 # --- to and from disk -----------------------------------------------------------------------------------------------
@@ -244,6 +252,11 @@ _TUPLES = {"chunk_s": frozenset({int, float}), "chunk_tok": frozenset({int}), "f
 _KNOWN = frozenset(_DEFAULTS)
 _WORDS = frozenset({"status", "phase", "isl_source", "osl_source", "finish_reason"})
 """Of few values each, so that all rows of a run can share them."""
+
+
+def row_store() -> Store[RequestRecord]:
+    """An empty store of rows: some 140 bytes each where an answer's first and last token are kept, instead of 900."""
+    return Store(RequestRecord, _DEFAULTS, shared=_WORDS | {"findings", "http_status"})
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:

@@ -148,12 +148,15 @@ class Tally:
         self._values.extend(values)
         if len(self._values) <= self._exact:
             return
-        self._n += len(self._values)
-        self._sum = math.fsum(chain((self._sum,), self._values))
-        self._max = max(chain((self._max,), self._values))
-        self._bins.update(map(_bin_of, self._values))
-        self._values = array("d")
-        self._exact = min(self._exact, 10_000)  # from now on only gathered, to be counted in one go
+        self._exact = min(self._exact, 10_000)  # from now on only gathered, to be counted
+        # a piece at a time: a million at once would hold up whoever measures for half a second
+        most = max(_PIECE, 2 * len(values))
+        piece = self._values[-most:]
+        del self._values[-most:]
+        self._n += len(piece)
+        self._sum = math.fsum(chain((self._sum,), piece))
+        self._max = max(self._max, *piece)
+        self._bins.update(map(_bin_of, piece))
 
     def spread(self) -> Spread:
         """Percentiles, mean and maximum of all values."""
@@ -169,6 +172,7 @@ class Tally:
 
 
 _STEPS = 1 << 14
+_PIECE = 1_000
 _ZERO = -(1 << 62)
 
 

@@ -1,5 +1,6 @@
 """A measurement from end to end, against servers whose answers are known."""
 
+import gc
 import json
 import os
 import signal
@@ -14,9 +15,12 @@ import pytest
 
 from servefit.cli.measure_show import _load_words
 from servefit.errors import CannotMeasure, ServefitError
+from servefit.measure import run as run_module
+from servefit.measure.kept import Kept
 from servefit.measure.probe import find_endpoint
 from servefit.measure.run import Options, measure
-from servefit.records import load_run
+from servefit.packed import Packed
+from servefit.records import RequestRecord, load_run
 from servefit.traps.self_signed import write_pem
 from servefit.traps.server import TrapServer, in_process, in_thread
 from servefit.wire.client import Limits
@@ -39,6 +43,28 @@ def test_cold_and_warm_up_are_apart(server: TrapServer, tmp_path: Path):
     assert phases == ["cold", "warmup", "warmup"] + ["load"] * 6
     assert {row.id for row in run.load_rows} == {str(i) for i in range(6)}
     assert run.header.finished
+    assert run == load_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_long_run_holds_few_rows(server: TrapServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool):
+    """With the limit at 10 rows, about as many are there as objects at any moment of a run of 80; it is the run on disk."""
+    monkeypatch.setitem(Kept.__init__.__kwdefaults__, "whole_rows", 10)
+    monkeypatch.setattr(run_module, "WHOLE_ROWS", 10)
+    live: list[int] = []
+
+    def settled(row: RequestRecord) -> None:
+        if row.id.endswith("9"):
+            live.append(sum(type(thing) is RequestRecord for thing in gc.get_objects()))
+
+    target, load = find_endpoint(f"{server.url}/plain", model="m"), replace(LOAD, n=80, concurrency=20)
+    if resume:
+        measure(target, load, Options(out=tmp_path / "run", probe=False))
+        with (tmp_path / "run" / "requests.jsonl").open("r+b") as file:
+            file.truncate(len(b"".join(file.readlines()[:40])))
+    run = measure(target, load, Options(out=tmp_path / "run", probe=False, settled=settled, resume=resume))
+    assert isinstance(run.rows, Packed) and len(run.rows) == 80
+    assert len(live) == (4 if resume else 8) and max(live) <= 13  # those of before the load are frozen
     assert run == load_run(tmp_path / "run")
 
 

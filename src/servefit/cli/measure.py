@@ -168,11 +168,11 @@ def command(target: str | None, as_json: bool, quiet: bool, **given: Any) -> int
                     run = measure(endpoint, workload, limited)
             interrupted = False
         except KeyboardInterrupt:
-            from servefit.records import load_run
+            from servefit.measure.kept import kept_run
 
             if not (out / "run.json").exists():
                 raise
-            run, interrupted = load_run(out), True
+            run, interrupted = kept_run(out), True
     show_run(run, out, as_json=as_json)
     if interrupted:
         click.echo(f"interrupted; what was measured is kept: go on with --resume --out {out}", err=as_json)

@@ -1,5 +1,6 @@
 """What `measure` shows: progress while it runs, the summary when it has, the JSON object for programs."""
 
+import math
 import os
 import sys
 import time
@@ -13,7 +14,7 @@ import click
 
 from servefit.cli.show import emit_json, jsonable, plain, table
 from servefit.measure.window import in_window, window_tok_per_s
-from servefit.objectives import Summary, failures_as_inf, summarize
+from servefit.objectives import Summary, failures_as_inf, latencies, summarize
 from servefit.records import Run
 from servefit.stats import Spread, is_slowest, percentile, percentile_interval
 from servefit.units import fmt, fmt_count, fmt_percent, fmt_s
@@ -63,8 +64,8 @@ def _more(run: Run, summary: Summary) -> Iterator[str]:
         yield f"p95 = slowest of {n}" + ("" if not is_slowest(99, n) else "; p99 too")
     if ttft.p50 and ttft.p95:
         yield f"TTFT tail: p95 is {fmt_percent(ttft.p95 / ttft.p50 - 1)} above p50"
-    values = [row.ttft_s for row in run.load_rows if row.ok and row.ttft_s is not None]
-    if interval := percentile_interval(values, 50):
+    values, _ = latencies(run, ("ttft_s",))
+    if interval := percentile_interval(values["ttft_s"], 50):
         yield f"TTFT p50 lies between {fmt_s(interval[0])} and {fmt_s(interval[1])} (95% sure)"
     yield (
         f"{fmt(summary.output_tok_per_s, 1)} output tok/s, {fmt(summary.req_per_s, 2)} req/s; "
@@ -76,9 +77,8 @@ def _more(run: Run, summary: Summary) -> Iterator[str]:
         yield f"failures: {kinds}; with failures as infinitely slow, TTFT p95 is {_or_inf(worst)}"
         if sample := next((row.error for row in run.load_rows if row.error), None):
             yield f"  for example: {sample}"
-    for row in run.rows:
-        if row.phase == "cold":
-            yield f"cold first request, not counted: TTFT {fmt_s(row.ttft_s)}, {row.status}"
+    for row in run.in_phase("cold"):
+        yield f"cold first request, not counted: TTFT {fmt_s(row.ttft_s)}, {row.status}"
     header = run.header
     yield from _window_lines(run)
     if added := header.client.get("overhead"):
@@ -127,11 +127,8 @@ def run_json(run: Run, summary: Summary, folder: Path) -> dict[str, Any]:
     header = run.header
     figures = jsonable(summary)
     figures["findings"] = [asdict(f) for f in header.findings]
-    figures["intervals"] = _intervals(run)
-    figures["failures_as_inf"] = {
-        name: {f"p{p}": failures_as_inf(run, name, p) for p in (50, 95, 99)} for name in ("ttft_s", "tpot_s", "e2e_s")
-    }
-    cold = next((row for row in run.rows if row.phase == "cold"), None)
+    figures |= _by_request(run)
+    cold = next(iter(run.in_phase("cold")), None)
     figures["window"] = _window_json(run)
     figures["cold"] = {"status": cold.status, "ttft_s": cold.ttft_s, "e2e_s": cold.e2e_s} if cold else None
     return {
@@ -148,14 +145,18 @@ def run_json(run: Run, summary: Summary, folder: Path) -> dict[str, Any]:
     }
 
 
-def _intervals(run: Run) -> dict[str, dict[str, list[float] | None]]:
-    """A 95% order-statistic interval for each percentile of the per-request figures; null where n is too small."""
-    good = [row for row in run.load_rows if row.ok]
-    out: dict[str, dict[str, list[float] | None]] = {}
-    for name in ("ttft_s", "tpot_s", "e2e_s"):
-        values = [v for row in good if (v := getattr(row, name)) is not None]
-        found = {p: percentile_interval(values, p) for p in (50, 90, 95, 99)}
-        out[name] = {f"p{p}": list(pair) if pair else None for p, pair in found.items()}
+def _by_request(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
+    """Of the per-request figures: a 95% order-statistic interval for each percentile, null where n is too small; and the
+    percentiles with every failed request as infinitely slow.
+    """
+    out: dict[str, dict[str, dict[str, Any]]] = {"intervals": {}, "failures_as_inf": {}}
+    seen, failed = latencies(run)
+    for name, values in seen.items():
+        ordered = sorted(values)
+        found = {p: percentile_interval(ordered, p) for p in (50, 90, 95, 99)}
+        out["intervals"][name] = {f"p{p}": list(pair) if pair else None for p, pair in found.items()}
+        ordered += [math.inf] * failed
+        out["failures_as_inf"][name] = {f"p{p}": percentile(ordered, p) for p in (50, 95, 99)}
     return out
 
 

@@ -38,7 +38,6 @@ def capped(
         raise ServefitError(f"--max-usd {max_usd} is no cap.", hint="Write US dollars, e.g. 1.50.")
     from servefit.bill.caps import Guard, ledger_path
     from servefit.bill.config import load_limits
-    from servefit.workload.arrivals import schedule
 
     limits = load_limits()
     if max_usd is not None:
@@ -55,9 +54,7 @@ def capped(
         yield options
         return
     with Guard(ledger_path(), price, limits, target=endpoint.name) as guard:
-        requests = schedule(workload)
-        shapes = [(r.isl, r.osl) for r in requests] + [(r.isl, r.osl) for r in requests[:1]] * PROBES
-        click.echo(f"{guard.require(shapes).sentence} Prices: {price.source}.", err=True)
+        click.echo(f"{guard.require(_shapes(workload)).sentence} Prices: {price.source}.", err=True)
 
         def may_send(key: str, isl: int, osl: int) -> bool:
             return guard.may_send(key, isl=isl, osl=osl)
@@ -69,6 +66,14 @@ def capped(
             yield replace(options, may_send=may_send, settled=settled)
         finally:
             click.echo(f"used: ${guard.spent_usd():.4f} by this run.", err=True)
+
+
+def _shapes(workload: "Workload") -> list[tuple[int, int]]:
+    """Prompt and answer tokens of each request that will be sent."""
+    from servefit.workload.arrivals import schedule
+
+    shapes = [(r.isl, r.osl) for r in schedule(workload)]
+    return shapes + shapes[:1] * PROBES
 
 
 def price_of(target: str, model: str | None) -> "TokenPrice | None":

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from servefit.objectives import Targets, is_good
+from servefit.packed import chosen
 from servefit.records import RequestRecord, Run
 from servefit.stats import mean_difference, percentile, percentile_difference, share_difference
 from servefit.units import fmt, fmt_count, fmt_percent
@@ -170,7 +171,7 @@ def batch_rates(run: Run) -> list[float]:
     Empty where there are fewer than 20 answers, or their tokens' times were not recorded. Source: batch means, A. M. Law,
     Simulation Modeling and Analysis, 5th ed., 9.5.3.
     """
-    rows = [row for row in run.load_rows if row.ok and row.chunk_s and "gaps_not_recorded" not in row.findings]
+    rows = chosen(run.load_rows, lambda row: bool(row.ok and row.chunk_s and "gaps_not_recorded" not in row.findings))
     if len(rows) < 20 or "no_start_times" in {f.code for f in run.header.findings}:
         return []
     start, end = min(row.due_s for row in rows), max(row.chunk_s[-1] for row in rows)

@@ -31,11 +31,17 @@ def end_s(row: RequestRecord) -> float:
     return row.chunk_s[-1] if row.chunk_s else (row.done_s or row.due_s)
 
 
-def in_flight(rows: tuple[RequestRecord, ...]) -> tuple[int, ...]:
+def in_flight(rows: Sequence[RequestRecord]) -> tuple[int, ...]:
     """For each row, how many other requests were under way when it was due."""
     dues = sorted(r.due_s for r in rows)
     ends = sorted(end_s(r) for r in rows)
     return tuple(bisect_left(dues, r.due_s) - bisect_right(ends, r.due_s) for r in rows)
+
+
+def _load_in_flight(run: Run) -> list[tuple[RequestRecord, int]]:
+    """The load's rows that completed, each with how many other requests, of any phase, were under way when it was due."""
+    everyone = zip(run.rows, in_flight(run.rows), strict=True)
+    return [(r, n) for r, n in everyone if r.phase == "load" and r.ok and r.ttft_s is not None]
 
 
 def fit_reading(run: Run) -> Reading | None:
@@ -44,16 +50,15 @@ def fit_reading(run: Run) -> Reading | None:
     Theil-Sen (median of pairwise slopes) over fresh prompt tokens where lengths differ by a factor of 1.5 or more; a
     constant otherwise. None where no request completed.
     """
-    rows = tuple(r for r in run.load_rows if r.ok and r.ttft_s is not None and r.isl is not None)
-    if not rows:
+    known = [(r, n) for r, n in _load_in_flight(run) if r.isl is not None]
+    if not known:
         return None
-    under_way = in_flight(tuple(run.rows))
-    by_id = {id(r): n for r, n in zip(run.rows, under_way, strict=True)}
-    alone = [r for r in rows if by_id[id(r)] <= 0]
+    rows = [r for r, _ in known]
+    alone = [r for r, n in known if n <= 0]
     how = f"from {len(alone)} requests that met an empty server"
     if len(alone) < 3 and len(alone) < len(rows):
         # the warm-up's requests met an empty server too, before the load
-        alone += [r for r in run.rows if r.phase == "warmup" and r.ok and r.ttft_s is not None and r.isl is not None]
+        alone += [r for r in run.in_phase("warmup") if r.ok and r.ttft_s is not None and r.isl is not None]
         how = f"from {len(alone)} requests that met an empty server, the warm-up's among them"
     if len(alone) < 2 and len(alone) < len(rows):
         fastest = sorted(rows, key=lambda r: (r.ttft_s or 0.0) / max(r.isl or 1, 1))
@@ -117,19 +122,18 @@ class Features:
 
 def look(run: Run) -> Features:
     """The features of a run; rows that did not complete are left out, but they count as in flight."""
-    everyone = run.rows
-    number = {id(r): n for r, n in zip(everyone, in_flight(everyone), strict=True)}
-    rows = tuple(sorted((r for r in run.load_rows if r.ok and r.ttft_s is not None), key=lambda r: r.due_s))
+    known = sorted(_load_in_flight(run), key=lambda pair: pair[0].due_s)
+    rows = tuple(r for r, _ in known)
     reading = fit_reading(run)
     excess = tuple(max((r.ttft_s or 0.0) - reading.expected_s(_fresh(r)), 0.0) if reading else 0.0 for r in rows)
-    mean, most = _running(everyone)
+    mean, most = _running(run.rows)
     return Features(
-        run=run, rows=rows, under_way=tuple(number[id(r)] for r in rows), reading=reading, excess_s=excess,
+        run=run, rows=rows, under_way=tuple(n for _, n in known), reading=reading, excess_s=excess,
         running_mean=mean, running_max=most, gaps=_gaps(rows),
     )  # fmt: skip
 
 
-def _running(rows: tuple[RequestRecord, ...]) -> tuple[float, int]:
+def _running(rows: Sequence[RequestRecord]) -> tuple[float, int]:
     """Mean (over busy time) and maximum of answers being written at once."""
     events = sorted(e for r in rows if len(r.chunk_s) > 1 for e in ((r.chunk_s[0], 1), (r.chunk_s[-1], -1)))
     busy = area = 0.0
@@ -193,7 +197,7 @@ def _ranks(values: list[float]) -> list[float]:
     return out
 
 
-def running_at(rows: tuple[RequestRecord, ...], moments: list[float]) -> list[int]:
+def running_at(rows: Sequence[RequestRecord], moments: list[float]) -> list[int]:
     """How many answers were being written at each moment: first token seen, last not yet."""
     starts = sorted(r.chunk_s[0] for r in rows if r.chunk_s)
     ends = sorted(r.chunk_s[-1] for r in rows if r.chunk_s)

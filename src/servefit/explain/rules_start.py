@@ -1,5 +1,7 @@
 """Rules about the start, from a run's rows: queue, full seats, cold start, cut or refused prompts, cached prefix, 429."""
 
+from collections.abc import Sequence
+
 from servefit.explain.case import Case, Cause
 from servefit.explain.features import Features, running_at, spearman
 from servefit.explain.told import counted
@@ -154,7 +156,7 @@ def context_refused(case: Case) -> Cause | None:
     return refused(f.run.load_rows)
 
 
-def refused(rows: tuple[RequestRecord, ...]) -> Cause | None:
+def refused(rows: Sequence[RequestRecord]) -> Cause | None:
     """The same from rows alone: a run in which nothing completed has no features."""
     said = [
         r

@@ -316,15 +316,18 @@ def slowing_down(case: Case) -> Cause | None:
     f = case.features
     if f is None:
         return None
-    rows = sorted((r for r in f.rows if r.tpot_s is not None), key=lambda r: r.chunk_s[0])
+    known = sorted(
+        ((r, n) for r, n in zip(f.rows, f.under_way, strict=True) if r.tpot_s is not None),
+        key=lambda pair: pair[0].chunk_s[0],
+    )
+    rows = [r for r, _ in known]
     if len(rows) < 12 or rows[-1].chunk_s[-1] - rows[0].chunk_s[0] < 20:
         return None
     times, pace = [r.chunk_s[0] for r in rows], [r.tpot_s or 0.0 for r in rows]
     drift = spearman(times, pace)
     third = len(rows) // 3
     before, after = percentile(pace[:third], 50) or 0.0, percentile(pace[-third:], 50) or 0.0
-    number = {id(r): n for r, n in zip(f.rows, f.under_way, strict=True)}
-    load = spearman(times, [float(number[id(r)]) for r in rows])
+    load = spearman(times, [float(n) for _, n in known])
     length = spearman(times, [float((r.isl or 0) + (r.osl or 0)) for r in rows])
     if drift < 0.6 or after < 1.15 * before or load > 0.4 or length > 0.4:
         return None

@@ -2,6 +2,7 @@
 
 import math
 import time
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from typing import Any, Literal
 
 from servefit.host import others
 from servefit.measure.overhead import ALLOWED_EVENT_S, ALLOWED_TTFT_S
+from servefit.measure.seen import Seen
 from servefit.measure.window import about_trend, find_window
 from servefit.records import Finding, RequestRecord, Run, RunHeader
 from servefit.stats import is_slowest, percentile
@@ -36,7 +38,7 @@ class Health:
     """What our client adds against a null server, learnt before the load."""
     clock: str = "user"
     counters: Counters = field(default_factory=Counters)
-    late_s: list[float] = field(default_factory=list)
+    late_s: Sequence[float] = ()
     codes: Counter[str] = field(default_factory=Counter)
     rows: int = 0
     tokens: int = 0
@@ -74,7 +76,7 @@ class Health:
     def take(self, counters: Counters, late_ns: Sequence[int], *, clock: str) -> None:
         """Take over what the client counted."""
         self.counters, self.clock = counters, clock
-        self.late_s = [late / 1e9 for late in late_ns]
+        self.late_s = array("d", (late / 1e9 for late in late_ns))
 
     def to_json(self) -> dict[str, Any]:
         """The figures for the run's header."""
@@ -123,22 +125,22 @@ def judge_run(run: Run, health: Health, workload: Workload, *, interrupted: bool
 def judge_rows(run: Run, workload: Workload, own: Sequence[Finding], *, interrupted: bool = False) -> RunHeader:
     """The header with what the rows say, beside `own`, what their clients say of themselves."""
     rows = run.load_rows
+    seen = Seen.of(rows)
     found = [
-        *_about_rows(rows),
+        *_about_rows(seen),
         *own,
-        *_about_load(rows, workload),
+        *_about_load(seen, workload),
         *about_trend(rows, workload),
-        *_about_lengths(rows, run.header, workload),
-        *_about_sample(rows),
+        *_about_lengths(seen, run.header, workload),
+        *_about_sample(seen),
     ]
     if interrupted:
         found.append(Finding(code="interrupted", level="note", message="The run was interrupted; it is complete up to there.",
                              hint="Go on with --resume."))  # fmt: skip
-    ends = [max(row.done_s or 0.0, row.due_s) for row in rows]
     return replace(
         run.header,
         window_s=find_window(rows, workload),
-        duration_s=max(ends) - min(row.due_s for row in rows) if rows else None,
+        duration_s=seen.span.s if seen.n else None,
         finished=not interrupted,
         verdict=worst(found),
         findings=tuple(found),
@@ -151,31 +153,27 @@ def worst(findings: Sequence[Finding]) -> Literal["valid", "suspect", "invalid"]
     return ("valid", "suspect", "invalid")[max(levels, default=0)]
 
 
-def _about_rows(rows: Sequence[RequestRecord]) -> list[Finding]:
+def _about_rows(seen: Seen) -> list[Finding]:
     out: list[Finding] = []
-    failed = [row for row in rows if not row.ok]
-    unexpected = [row for row in rows if row.ok and row.expected_failure]
-    if unexpected:
+    failed = seen.n - seen.ok
+    if seen.passed_unexpectedly:
         out.append(Finding(code="unexpected_pass", level="note",
-                           message=f"{len(unexpected)} requests succeeded on a target that is expected to fail."))  # fmt: skip
-    if rows and len(failed) == len(rows):
-        level: Literal["note", "invalid"] = "note" if all(r.expected_failure for r in rows) else "invalid"
-        out.append(Finding(code="all_failed", level=level, message=f"All {len(rows)} requests failed: {_kinds(failed)}.",
+                           message=f"{seen.passed_unexpectedly} requests succeeded on a target that is expected to fail."))  # fmt: skip
+    kinds = ", ".join(f"{count} {status}" for status, count in seen.by_status.most_common() if status != "ok")
+    if failed and failed == seen.n:
+        level: Literal["note", "invalid"] = "note" if seen.meant_to_fail == seen.n else "invalid"
+        out.append(Finding(code="all_failed", level=level, message=f"All {seen.n} requests failed: {kinds}.",
                            hint="No latency was observed."))  # fmt: skip
     elif failed:
-        share = len(failed) / len(rows)
+        share = failed / seen.n
         out.append(Finding(code="failures", level="suspect" if share > 0.05 else "note",
-                           message=f"{len(failed)} of {len(rows)} requests failed ({_kinds(failed)}).",
+                           message=f"{failed} of {seen.n} requests failed ({kinds}).",
                            hint="Latencies are of the successes; the failures count against goodput."))  # fmt: skip
-    if limited := sum(row.status == "rate_limited" for row in rows):
+    if limited := seen.by_status["rate_limited"]:
         out.append(Finding(code="rate_limited", level="suspect",
                            message=f"{limited} requests were rate limited (429): the service refused them, it was not slow.",
                            hint="Lower the rate, or ask for a higher limit."))  # fmt: skip
     return out
-
-
-def _kinds(rows: Sequence[RequestRecord]) -> str:
-    return ", ".join(f"{count} {status}" for status, count in Counter(r.status for r in rows).most_common())
 
 
 def _about_client(health: Health, workload: Workload) -> list[Finding]:
@@ -251,13 +249,11 @@ def _about_machine(health: Health) -> list[Finding]:
     return out
 
 
-def _about_load(rows: Sequence[RequestRecord], workload: Workload) -> list[Finding]:
+def _about_load(seen: Seen, workload: Workload) -> list[Finding]:
     """Whether the load that was asked is the load that was offered."""
-    sent = [row.sent_s for row in rows if row.sent_s is not None]
-    if workload.rate_req_per_s is None or len(sent) < 20 or workload.arrivals == "burst":
+    if workload.rate_req_per_s is None or seen.sent < 20 or workload.arrivals == "burst":
         return []
-    due = [row.due_s for row in rows if row.sent_s is not None]
-    wanted, took = max(due) - min(due), max(sent) - min(sent)
+    wanted, took = seen.sent_due_span.s, seen.sent_span.s
     if wanted > 0 and took > 1.05 * wanted + 0.05:
         return [Finding(code="rate_not_achieved", level="invalid" if took > 1.2 * wanted else "suspect",
                         message=f"The requests went out over {took:.2f} s instead of {wanted:.2f} s.",
@@ -265,15 +261,14 @@ def _about_load(rows: Sequence[RequestRecord], workload: Workload) -> list[Findi
     return []
 
 
-def _about_lengths(rows: Sequence[RequestRecord], header: RunHeader, workload: Workload) -> list[Finding]:
+def _about_lengths(seen: Seen, header: RunHeader, workload: Workload) -> list[Finding]:
     """Whether as much was read and written as was asked, and by whose count."""
     out: list[Finding] = []
-    good = [row for row in rows if row.ok]
-    codes: Counter[str] = Counter(code for row in rows for code in row.findings)
+    codes = seen.codes
     fewer = codes["fewer_tokens_than_asked"]
-    if good and fewer:
-        out.append(Finding(code="short_outputs", level="suspect" if fewer * 10 > len(good) else "note",
-                           message=f"{fewer} of {len(good)} answers are shorter than asked: the model stopped by itself.",
+    if seen.ok and fewer:
+        out.append(Finding(code="short_outputs", level="suspect" if fewer * 10 > seen.ok else "note",
+                           message=f"{fewer} of {seen.ok} answers are shorter than asked: the model stopped by itself.",
                            hint="The server takes no ignore_eos; compare runs by TPOT, not by E2E."))  # fmt: skip
     sentences = {
         "no_usage": ("suspect", "answers carry no usage: tokens are counted as chunks"),
@@ -288,29 +283,26 @@ def _about_lengths(rows: Sequence[RequestRecord], header: RunHeader, workload: W
     for code, (level, sentence) in sentences.items():
         if codes[code]:
             out.append(Finding(code=code, level=level, message=f"{codes[code]} {sentence}."))  # type: ignore[arg-type]
-    out.extend(_about_cache(good, header, workload))
+    out.extend(_about_cache(seen, header, workload))
     estimated = header.load.get("prompt_source") in {"estimate", "given"}
-    asked = [(row.isl_asked, row.isl) for row in good if row.isl_source == "usage" and row.isl_asked and row.isl]
-    if estimated and good:
-        if asked:
-            ratio = sum(isl for _, isl in asked) / sum(a for a, _ in asked)
-            told = f"usage says {ratio:.2f} times that"
+    if estimated and seen.ok:
+        if seen.told_isl:
+            told = f"usage says {seen.told_isl_tok / seen.asked_isl_tok:.2f} times that"
         else:
             told = "and the server does not say how many it read"
         out.append(Finding(code="prompt_estimate", level="note",
                            message=f"Prompt lengths were estimated at 4 characters a token; {told}."))  # fmt: skip
-    elif asked and (off := sum(abs(isl - a) > max(2, a // 50) for a, isl in asked)) * 10 > len(asked):
+    elif seen.isl_off * 10 > seen.told_isl:
         out.append(Finding(code="isl_off", level="note",
-                           message=f"{off} of {len(asked)} prompts were not as long as asked; the server's count stands."))  # fmt: skip
+                           message=f"{seen.isl_off} of {seen.told_isl} prompts were not as long as asked; the server's count stands."))  # fmt: skip
     return out
 
 
-def _about_cache(good: Sequence[RequestRecord], header: RunHeader, workload: Workload) -> list[Finding]:
+def _about_cache(seen: Seen, header: RunHeader, workload: Workload) -> list[Finding]:
     """Whether prompts were served from a cache: by the rows' own count, else by the server's counters."""
-    told = [row for row in good if row.cached_tok is not None and row.isl]
     share, whose = 0.0, "of the prompt tokens came from the server's cache"
-    if told:
-        share = sum(row.cached_tok or 0 for row in told) / sum(row.isl or 0 for row in told)
+    if seen.told_cached:
+        share = seen.cached_tok / seen.cacheable_tok
     elif queries := header.server.get("cache_queries_tok"):
         share, whose = (
             header.server.get("cache_hits_tok", 0) / queries,
@@ -329,9 +321,9 @@ def _about_cache(good: Sequence[RequestRecord], header: RunHeader, workload: Wor
                          "No two prompts of this run are alike, so another cache or a counting error stands behind it.")]  # fmt: skip
 
 
-def _about_sample(rows: Sequence[RequestRecord]) -> list[Finding]:
+def _about_sample(seen: Seen) -> list[Finding]:
     """Whether there are enough requests for the percentiles that are printed."""
-    n = sum(row.ok for row in rows)
+    n = seen.ok
     slow = [p for p in (95, 99) if n and is_slowest(p, n)]
     if not slow:
         return []

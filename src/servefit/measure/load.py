@@ -1,6 +1,7 @@
 """The load itself: sends what is due, reads what has come, writes each row as it ends."""
 
 import gc
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -116,11 +117,12 @@ class Load:
         """Sent before their turn in the schedule came, as a session's later turns may be."""
         self._backlog: deque[Exchange] = deque()
         self._done = 0
-        self.kept = Kept(prepared.rows)
+        self.kept = None if options.resume else Kept(prepared.rows)
+        """The rows so far; of a resumed run the log has them all, and is read at the end."""
         self._by_status: Counter[str] = Counter()
         self._ttft: deque[float] = deque(maxlen=1000)
         self._itl: deque[float] = deque(maxlen=5000)
-        self._late_ns: list[int] = []
+        self._late_ns = array("q")
         self._told_ns = 0
         self.capped = False
         """Whether a cap ended the load before its last request."""
@@ -138,6 +140,7 @@ class Load:
 
     def _drive(self) -> None:
         client = self._client
+        pace = self._pace()
         client.open_ahead(self._ahead)
         self._build(max(64, 2 * self._ahead))
         client.settle(self._options.limits.connect_s)
@@ -146,7 +149,7 @@ class Load:
         gc.disable()
         try:
             self._health.start()
-            pace = self._pace(self._options.begin_ns or monotonic_ns() + 2_000_000)
+            pace.begin((self._options.begin_ns or monotonic_ns() + 2_000_000) - self._skipped_ns())
             while True:
                 due = self._send_due(pace)
                 if due is None and not client.busy and not self._backlog:
@@ -258,14 +261,16 @@ class Load:
         exchange.watch_bytes = 65_536 + 2_048 * request.osl
         return exchange
 
-    def _pace(self, start_ns: int) -> Pace:
+    def _pace(self) -> Pace:
         load = self._workload
         if load.concurrency is not None:
-            return ClosedLoop(
-                self._requests, start_ns, concurrency=load.concurrency, think_s=load.think_s, ramp_s=load.ramp_s
-            )
-        first = self._requests[0].due_s if self._options.resume and self._requests else 0.0
-        return OpenLoop(self._requests, start_ns - round(first * 1e9), think_s=load.think_s)
+            return ClosedLoop(self._requests, concurrency=load.concurrency, think_s=load.think_s, ramp_s=load.ramp_s)
+        return OpenLoop(self._requests, think_s=load.think_s)
+
+    def _skipped_ns(self) -> int:
+        """How much of an open loop's schedule a resumed run has behind it: its first request is due at once."""
+        skips = self._workload.concurrency is None and self._options.resume and self._requests
+        return round(self._requests[0].due_s * 1e9) if skips else 0
 
     def _connections_wanted(self, prepared: Prepared) -> int:
         """Connections to open before the clock starts: the users, or what Little's law expects of the first request."""
@@ -291,7 +296,8 @@ class Load:
         self._writer.append(row)
         if self._options.settled is not None:
             self._options.settled(row)
-        self.kept.add(row)
+        if self.kept is not None:
+            self.kept.add(row)
         self._done += 1
         self._by_status[row.status] += 1
         if self._options.until is not None:

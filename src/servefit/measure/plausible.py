@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from servefit.errors import ServefitError
+from servefit.packed import chosen
 from servefit.records import Finding, RequestRecord, Run
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def about_physics(
     """
     from servefit.physics.roofline import implausible
 
-    good = [row for row in run.load_rows if row.ok and row.isl and row.osl]
+    good = chosen(run.load_rows, lambda row: bool(row.ok and row.isl and row.osl))
     looked = good[:: max(1, len(good) // LOOKED_AT)]
     weights = precision or (None if model.file else "q4_0")
     found: dict[str, list[tuple[float, str, str]]] = {}

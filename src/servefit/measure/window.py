@@ -1,9 +1,12 @@
 """The steady window of a run: after the cold wave of the start, before the drain of the end."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
+from heapq import nsmallest
 from statistics import median
 
+from servefit.packed import chosen
 from servefit.records import Finding, RequestRecord, Run
 from servefit.units import fmt_s
 from servefit.workload.workload import Workload
@@ -22,16 +25,20 @@ def find_window(rows: Sequence[RequestRecord], workload: Workload) -> tuple[floa
     """
     if workload.stages or (workload.concurrency is None and workload.arrivals == "burst"):
         return None
-    ordered = sorted(rows, key=lambda row: row.due_s)
-    if not ordered:
+    closed = workload.concurrency is not None
+    due, begun = array("d"), array("d")
+    for row in rows:
+        due.append(row.due_s)
+        begun.append(row.chunk_s[0] if closed and row.chunk_s else row.done_s or row.due_s)
+    if not due:
         return None
     if workload.concurrency is not None:
-        wave = ordered[: workload.concurrency]
-        start = max(row.chunk_s[0] if row.chunk_s else row.done_s or row.due_s for row in wave)
+        wave = nsmallest(workload.concurrency, range(len(due)), key=due.__getitem__)
+        start = max(begun[i] for i in wave)
     else:
-        start = min(row.done_s or row.due_s for row in ordered)
-    end = ordered[-1].due_s
-    inside = sum(start <= row.due_s <= end for row in ordered)
+        start = min(begun)
+    end = max(due)
+    inside = sum(start <= at <= end for at in due)
     return (start, end) if inside >= LEAST and end > start else None
 
 
@@ -40,7 +47,7 @@ def in_window(run: Run) -> Run | None:
     if run.header.window_s is None:
         return None
     start, end = run.header.window_s
-    return replace(run, rows=tuple(row for row in run.load_rows if start <= row.due_s <= end), gaps=None)
+    return replace(run, rows=chosen(run.load_rows, lambda row: start <= row.due_s <= end), gaps=None)
 
 
 def window_tok_per_s(run: Run) -> float | None:
@@ -63,11 +70,18 @@ def window_tok_per_s(run: Run) -> float | None:
 
 def about_trend(rows: Sequence[RequestRecord], workload: Workload) -> list[Finding]:
     """Whether an open loop's queue grew: the later half waits for its first token half as long again as the earlier."""
-    good = sorted((row for row in rows if row.ok and row.ttft_s is not None), key=lambda row: row.due_s)
-    if workload.concurrency is not None or workload.stages or len(good) < 2 * LEAST or workload.arrivals == "burst":
+    if workload.concurrency is not None or workload.stages or workload.arrivals == "burst":
         return []
-    half = len(good) // 2
-    early, late = (median(row.ttft_s or 0.0 for row in part) for part in (good[:half], good[half:]))
+    due, ttft = array("d"), array("d")
+    for row in rows:
+        if row.ok and row.ttft_s is not None:
+            due.append(row.due_s)
+            ttft.append(row.ttft_s)
+    if len(due) < 2 * LEAST:
+        return []
+    order = sorted(range(len(due)), key=due.__getitem__)
+    half = len(due) // 2
+    early, late = (median(ttft[i] for i in part) for part in (order[:half], order[half:]))
     if late < 1.5 * early + 0.05:
         return []
     return [Finding(code="queue_grows", level="suspect",
