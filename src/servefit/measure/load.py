@@ -26,6 +26,9 @@ from servefit.wire.dialects import Ask
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload
 
+MOST_UNWRITTEN = 2_000
+"""Answers that may wait for their row, 3 kB and their bytes each, where a client has no idle moment; then rows go first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -209,7 +212,10 @@ class Load:
             self._backlog.extend(ended)
         elif client.counters.reads == reads:
             self._idle(due)
-        if len(self._backlog) > 4 * self._ahead + 256:
+        enough = 4 * self._ahead + 256
+        if len(self._backlog) > enough:
+            self._record(self._backlog.popleft())
+        while len(self._backlog) > max(2 * enough, MOST_UNWRITTEN):
             self._record(self._backlog.popleft())
         now = monotonic_ns()
         if self._options.progress is not None and now - self._told_ns > 250_000_000:
