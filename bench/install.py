@@ -87,7 +87,7 @@ def tried(home: Path, python: Path) -> list[str]:
         "--help", "check --no-sweep --no-servers", "devices h100-sxm", "models llama-3.1-8b --on rtx-4090", f"simulate {simulate}",
         "explain runs/a", "explain --ttft 780ms --itl 22ms --isl 6200 --osl 300",
         "plan --model llama-3.1-8b --device rtx-4090 --policy chunked --seats 8,16 --rate 2 -n 60 --isl 256 --osl 32 --ttft-p99 2s --tpot-p99 50ms --seeds 1 --jobs 1 --out mine.json",
-        "decide mine.json --decider Ada --assume x --out mine.md --html mine.html", "decide plan.json --decider Ada --assume x --run runs/a",
+        "decide mine.json --decider Ada --assume x --out mine.md --html mine.html", "decide plan.json --decider Ada --assume x --bundle bundle.zip",
         "verify mine.md", "learn cards --json", "learn glossary", "config schema plan", "completion bash",
         "bill cost --isl 6200 --osl 300 --price-in 0.15 --price-out 0.6",
     ]  # fmt: skip
