@@ -39,13 +39,18 @@ class Kept:
     def add(self, row: RequestRecord) -> None:
         """Keep one more row."""
         self._tok += len(row.chunk_s)
-        if row.ok and row.phase == "load":
-            self._gaps.add(row.itl_s)
-        self._plain.append(without_gaps(row) if self._counted else row)
+        self._plain.append(row)
         self._many = self._many or self._counted or len(self._plain) > self._whole_rows
         if self._many:
             for _ in range(min(_AT_ONCE, len(self._plain))):
-                self._packed.add(self._plain.popleft())
+                self._pack()
+
+    def _pack(self) -> None:
+        """Pack the first row that is not, and count its gaps: once, and in a short run never."""
+        row = self._plain.popleft()
+        if row.ok and row.phase == "load":
+            self._gaps.add(row.itl_s)
+        self._packed.add(without_gaps(row) if self._counted else row)
 
     @property
     def _counted(self) -> bool:
@@ -57,7 +62,7 @@ class Kept:
         if not self._many:
             return Run(header=header, rows=tuple(self._plain))
         while self._plain:
-            self._packed.add(self._plain.popleft())
+            self._pack()
         if not self._counted:
             return Run(header=header, rows=Packed(self._packed))
         # the rows before the limit are packed as they were: their token times take 9 bytes each and grow no more

@@ -86,6 +86,15 @@ def _what_if(change: Change, before: Seen) -> WhatIf:
     )
 
 
+def _rebuilt(s: Stand, name: str, factor: str, note: str, **asked: str | int) -> list[Change]:
+    """The scenario with what is asked for, where it fits."""
+    built = s.rebuild(**asked)
+    if built is None:
+        return []
+    scenario, memory, basis = built
+    return [Change(id=name, factor=factor, scenario=scenario, memory=memory, basis=basis, note=note)]
+
+
 def _precision(s: Stand) -> list[Change]:
     """Fewer bits per weight."""
     if s.base.basis.source == "measured":
@@ -93,19 +102,9 @@ def _precision(s: Stand) -> list[Change]:
     bits = s.base.row.precision.weight_bits if s.base.row.precision else 16.0
     out = []
     for name, its in (("fp8", 8.0), ("awq", 4.25)):
-        built = s.rebuild(precision=name) if its < bits else None
-        if built:
+        if its < bits:
             note = "Check its quality first: --quality FILE of lm-evaluation-harness."
-            out.append(
-                Change(
-                    id=f"precision-{name}",
-                    factor=f"weights in {name}",
-                    scenario=built[0],
-                    memory=built[1],
-                    basis=built[2],
-                    note=note,
-                )
-            )
+            out += _rebuilt(s, f"precision-{name}", f"weights in {name}", note, precision=name)
     return out
 
 
@@ -114,20 +113,8 @@ def _kv_bits(s: Stand) -> list[Change]:
     bits = s.base.row.kv_bits
     if bits <= 4 or s.base.basis.source == "measured":
         return []
-    built = s.rebuild(kv_bits=bits // 2)
-    if built is None:
-        return []
     note = "More seats fit, and long contexts are read faster; engines differ in what it costs in quality."
-    return [
-        Change(
-            id=f"kv-{bits // 2}bit",
-            factor=f"KV cache in {bits // 2} bit",
-            scenario=built[0],
-            memory=built[1],
-            basis=built[2],
-            note=note,
-        )
-    ]
+    return _rebuilt(s, f"kv-{bits // 2}bit", f"KV cache in {bits // 2} bit", note, kv_bits=bits // 2)
 
 
 def _prefix_cache(s: Stand) -> list[Change]:
@@ -220,20 +207,8 @@ def _seats(s: Stand) -> list[Change]:
     config = s.scenario.config
     if config.policy == "none" or (config.policy == "chunked" and 2 * config.seats > config.budget_tok):
         return []
-    built = s.rebuild(seats=2 * config.seats)
-    if built is None:
-        return []
     note = "More seats carry more requests at once; they never make one user's tokens come faster."
-    return [
-        Change(
-            id="seats-x2",
-            factor=f"{2 * config.seats} seats",
-            scenario=built[0],
-            memory=built[1],
-            basis=built[2],
-            note=note,
-        )
-    ]
+    return _rebuilt(s, "seats-x2", f"{2 * config.seats} seats", note, seats=2 * config.seats)
 
 
 MAKERS: tuple[Callable[[Stand], list[Change]], ...] = (
