@@ -55,19 +55,21 @@ rows = st.builds(
 )
 
 
-def packed(records) -> Packed[RequestRecord]:
-    """The same rows, packed."""
+def packed(records, in_memory_bytes: int = 1 << 20) -> Packed[RequestRecord]:
+    """The same rows, packed; beyond so many bytes on disk."""
     store = row_store()
+    for column in (store._bytes, store._index):
+        column._most = in_memory_bytes // column._size
     for record in records:
         store.add(record)
     return Packed(store)
 
 
-@given(st.lists(rows, max_size=8))
-@example([RequestRecord(id="half \ud800", status="ok", due_s=-0.0, chunk_s=(1, 2.0), server={}, findings=())])
-def test_what_goes_in_comes_out(records):
-    """Every field to the bit and of its type, in order, whatever the row holds; also after a pickle."""
-    held = packed(records)
+@given(st.lists(rows, max_size=8), st.sampled_from([0, 200, 1 << 20]))
+@example([RequestRecord(id="half \ud800", status="ok", due_s=-0.0, chunk_s=(1, 2.0), server={}, findings=())], 0)
+def test_what_goes_in_comes_out(records, in_memory_bytes):
+    """Every field to the bit and of its type, in order, whatever the row holds; also after a pickle, and from a file."""
+    held = packed(records, in_memory_bytes)
     assert [repr(row) for row in held] == [repr(row) for row in records]
     assert held == tuple(records) and tuple(records) == held and len(held) == len(records)
     assert pickle.loads(pickle.dumps(held)) == tuple(records)
@@ -85,7 +87,7 @@ def test_an_addition_that_was_cut_off_leaves_nothing_behind():
     """Ctrl-C in the middle of `add` loses that row at most: those before and after it are whole."""
     store = row_store()
     store.add(row(random.Random(1), 1))
-    store._bytes += b"half a row"
+    store._bytes.add_bytes(b"half a row")
     store.add(row(random.Random(2), 2))
     assert Packed(store) == (row(random.Random(1), 1), row(random.Random(2), 2))
 
@@ -162,7 +164,7 @@ def row(rng: random.Random, number: int) -> RequestRecord:
     )  # fmt: skip
 
 
-def two_runs(seed: int, n: int = 90) -> tuple[Run, Run]:
+def two_runs(seed: int, n: int = 90, in_memory_bytes: int = 1 << 20) -> tuple[Run, Run]:
     """A run as a tuple of rows, and the same packed."""
     rng = random.Random(seed)
     records = [row(rng, number) for number in range(n)]
@@ -171,20 +173,23 @@ def two_runs(seed: int, n: int = 90) -> tuple[Run, Run]:
         kind="measured", load={"concurrency": 4, "prompt_source": "usage"}, window_s=(2.0, 8.0), endpoint={"url": "http://127.0.0.1:1"}
     )  # fmt: skip
     plain = Run(header=header, rows=tuple(records))
-    return plain, replace(plain, rows=packed(records))
+    return plain, replace(plain, rows=packed(records, in_memory_bytes))
 
 
 LOADS = (Workload(n=90, concurrency=4), Workload(n=90, rate_req_per_s=10.0), Workload(n=90, concurrency=200))
 
 
+@pytest.mark.parametrize("in_memory_bytes", [500, 1 << 20])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_packed_run_is_judged_as_a_plain_one(seed, tmp_path):
-    """Summary, verdict, window, physics, what is shown, exported and written: the same in every bit."""
-    plain, long = two_runs(seed)
+def test_a_packed_run_is_judged_as_a_plain_one(seed, tmp_path, in_memory_bytes):
+    """Summary, verdict, window, physics, what is shown, exported and written: the same in every bit, on disk as in memory."""
+    plain, long = two_runs(seed, in_memory_bytes=in_memory_bytes)
+    assert long.rows.on_disk == (in_memory_bytes == 500)
     assert isinstance(long.rows, Packed) and isinstance(long.load_rows, Packed) and long == plain
     targets = Targets(ttft_s=0.5, tpot_s=0.03)
     assert summarize(long, targets) == summarize(plain, targets)
-    assert latencies(long) == latencies(plain)
+    for (ours, lost), (theirs, failed) in [(latencies(long), latencies(plain))]:
+        assert lost == failed and all(sorted(ours[name]) == sorted(theirs[name]) for name in theirs)
     assert failures_as_inf(long, "ttft_s", 90) == failures_as_inf(plain, "ttft_s", 90)
     for load in LOADS:
         assert judge_rows(long, load, []) == judge_rows(plain, load, [])

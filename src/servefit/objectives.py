@@ -1,15 +1,18 @@
 """What a run is worth: its summary, the targets, goodput and margins. The same code for measured and simulated runs."""
 
 import math
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
+from servefit.packed import numbers
 from servefit.records import RequestRecord, Run
-from servefit.stats import Spread, percentile, spread
+from servefit.spill import Ranked
+from servefit.stats import Spread, in_order, rank, spread
+
+if TYPE_CHECKING:
+    from array import array
 
 CLOCK_S = 1e-9
 """How finely times are kept."""
@@ -85,10 +88,11 @@ def summarize(run: Run, targets: Targets | None = None) -> Summary:
     """The figures of `run`; goodput against `targets` where given. Looks at each row once, since those of a long run are built anew."""
     wanted = targets or Targets()
     by_status: Counter[str] = Counter()
-    ttft, itl, tpot, e2e = (array("d") for _ in range(4))
+    rows = run.load_rows
+    ttft, itl, tpot, e2e = (numbers(rows) for _ in range(4))
     good = output = read = 0
     start, end = math.inf, -math.inf
-    for row in run.load_rows:
+    for row in rows:
         by_status[row.status] += 1
         start, end = min(start, row.due_s), max(end, _end_s(row))
         good += is_good(row, wanted)
@@ -141,11 +145,14 @@ def _duration_s(run: Run, start: float, end: float) -> float | None:
     return end - start
 
 
-def latencies(run: Run, names: Sequence[LatencyName] = LATENCIES) -> "tuple[dict[LatencyName, array[float]], int]":
-    """TTFT, TPOT and E2E of the load rows that completed, in seconds, in their order; and how many did not complete."""
-    seen: dict[LatencyName, array[float]] = {name: array("d") for name in names}
+def latencies(
+    run: Run, names: Sequence[LatencyName] = LATENCIES
+) -> "tuple[dict[LatencyName, array[float] | Ranked], int]":
+    """TTFT, TPOT and E2E of the load rows that completed, in seconds; and how many did not complete."""
+    rows = run.load_rows
+    seen = {name: numbers(rows) for name in names}
     failed = 0
-    for row in run.load_rows:
+    for row in rows:
         if not row.ok:
             failed += 1
             continue
@@ -159,4 +166,17 @@ def latencies(run: Run, names: Sequence[LatencyName] = LATENCIES) -> "tuple[dict
 def failures_as_inf(run: Run, figure: LatencyName, p: int) -> float | None:
     """The p-th percentile with every failed request as +inf, beside the success-only view; None without rows."""
     seen, failed = latencies(run, (figure,))
-    return percentile(chain(seen[figure], repeat(math.inf, failed)), p)
+    return percentile_with_failed(in_order(seen[figure]), failed, p)
+
+
+def percentile_with_failed(ordered: Sequence[float] | Ranked, failed: int, p: int) -> float | None:
+    """The p-th percentile of values in order and so many more that are infinite; None where there are none.
+
+    >>> percentile_with_failed([1.0, 2.0], 2, 50), percentile_with_failed([1.0, 2.0], 2, 51)
+    (2.0, inf)
+    """
+    n = len(ordered) + failed
+    if not n:
+        return None
+    place = rank(p, n) - 1
+    return ordered[place] if place < len(ordered) else math.inf

@@ -1,4 +1,5 @@
-"""Very many records of one kind in little memory: what many of them share is held once, the rest of each as a few dozen bytes.
+"""Very many records of one kind in little memory: what many of them share is held once, the rest of each as a few dozen bytes,
+in a temporary file where they are more than a few pages.
 
 A record is built anew each time it is looked at, equal to the one that went in, to the bit. So none of them is a known
 object: two looks at one place give two records that are equal and not the same, and `id()` says nothing.
@@ -9,7 +10,10 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Generic, TypeVar, overload
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast, overload
+
+from servefit.spill import Column, Ranked
 
 T = TypeVar("T")
 
@@ -32,19 +36,37 @@ class Store(Generic[T]):
     """Records that are added one by one and never changed. `make` builds one from its fields `names`.
 
     Fields in `shared` have few values each (words), and those are held once. All fields are plain values: numbers, text,
-    None, and tuples and dictionaries of them. Each record takes 8 bytes and some 9 a float, 5 an integer.
+    None, and tuples and dictionaries of them. Each record takes 8 bytes and some 9 a float, 5 an integer; `folder` is where
+    the file would lie.
     """
 
-    def __init__(self, make: Callable[..., T], names: Iterable[str], *, shared: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        make: Callable[..., T],
+        names: Iterable[str],
+        *,
+        shared: frozenset[str] = frozenset(),
+        folder: Path | None = None,
+    ) -> None:
         self._make = make
         self._names = tuple(names)
         self._shared = tuple(name in shared for name in self._names)
         self._values = attrgetter(*self._names)
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._forms: list[_Form] = []
-        self._bytes = bytearray()
-        self._index = array("Q")
+        self._bytes: Column[int] = Column("B", folder)
+        self._index: Column[int] = Column("Q", folder)
         """Of each record where its bytes end, and in the low bits the number of its form."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its file would lie."""
+        return self._bytes.folder
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether there is a file."""
+        return self._bytes.on_disk
 
     def __len__(self) -> int:
         return len(self._index)
@@ -66,8 +88,8 @@ class Store(Generic[T]):
         number = self._numbers.get(key)
         if number is None:
             number = self._new(key)
-        del self._bytes[self._start(len(self)) :]  # what is left of an `add` that Ctrl-C cut off
-        self._bytes += marshal.dumps(tuple(own))
+        self._bytes.cut(self._start(len(self)))  # what is left of an `add` that Ctrl-C cut off
+        self._bytes.add_bytes(marshal.dumps(tuple(own)))
         self._index.append(len(self._bytes) << _FORM_BITS | number)
 
     def at(self, place: int) -> T:
@@ -86,7 +108,16 @@ class Store(Generic[T]):
         if all(fits):
             return places
         index = self._index
-        return array("I", (place for place in places if fits[index[place] & _FORM]))
+        return self.few(place for place in places if fits[index[place] & _FORM])
+
+    def few(self, places: Iterable[int]) -> Sequence[int]:
+        """These places, in little memory whatever their number."""
+        out: Column[int] = Column("I", self.folder)
+        for place in places:
+            out.append(place)
+        if len(out) and out[-1] - out[0] + 1 == len(out):  # they rise
+            return range(out[0], out[-1] + 1)
+        return cast("Sequence[int]", out)
 
     def _start(self, place: int) -> int:
         return self._index[place - 1] >> _FORM_BITS if place else 0
@@ -148,7 +179,17 @@ class Packed(Sequence[T]):
 
     def chosen(self, test: Callable[[T], bool]) -> "Packed[T]":
         """Those that pass the test."""
-        return self._of(array("I", (place for place in self._places if test(self._look(place)))))
+        return self._of(self._store.few(place for place in self._places if test(self._look(place))))
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the file would lie."""
+        return self._store.folder
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether they lie in a file."""
+        return self._store.on_disk
 
     def _of(self, places: Sequence[int]) -> "Packed[T]":
         return Packed(self._store, places, through=self._through)
@@ -165,3 +206,8 @@ def chosen(records: Sequence[T], test: Callable[[T], bool]) -> Sequence[T]:
     (2, 4)
     """
     return records.chosen(test) if isinstance(records, Packed) else tuple(filter(test, records))
+
+
+def numbers(records: Sequence[Any]) -> "array[float] | Ranked":
+    """An empty place for a few numbers of each of the records, to be ranked: an array, or on disk where the records are."""
+    return Ranked(records.folder) if isinstance(records, Packed) and records.on_disk else array("d")

@@ -254,9 +254,11 @@ _WORDS = frozenset({"status", "phase", "isl_source", "osl_source", "finish_reaso
 """Of few values each, so that all rows of a run can share them."""
 
 
-def row_store() -> Store[RequestRecord]:
-    """An empty store of rows: some 140 bytes each where an answer's first and last token are kept, instead of 900."""
-    return Store(RequestRecord, _DEFAULTS, shared=_WORDS | {"findings", "http_status"})
+def row_store(folder: Path | None = None) -> Store[RequestRecord]:
+    """An empty store of rows: some 140 bytes each where an answer's first and last token are kept, instead of 900; in a
+    temporary file in `folder` where that is much.
+    """
+    return Store(RequestRecord, _DEFAULTS, shared=_WORDS | {"findings", "http_status"}, folder=folder)
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:

@@ -8,12 +8,13 @@ import random
 import sys
 from array import array
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain
 from statistics import NormalDist
+
+from servefit.spill import Ranked
 
 
 def rank(p: int, n: int) -> int:
@@ -26,14 +27,19 @@ def rank(p: int, n: int) -> int:
     return -(-p * n // 100)
 
 
+def in_order(values: Iterable[float]) -> Sequence[float] | Ranked:
+    """The values, the least first."""
+    return values if isinstance(values, Ranked) else sorted(values)
+
+
 def percentile(values: Iterable[float], p: int) -> float | None:
     """The p-th percentile by nearest rank: always one of the values; None where there are none.
 
     >>> percentile([0] * 19 + [60], 95), percentile([0] * 19 + [60], 96)
     (0, 60)
     """
-    ordered = sorted(values)
-    return ordered[rank(p, len(ordered)) - 1] if ordered else None
+    ordered = in_order(values)
+    return ordered[rank(p, len(ordered)) - 1] if len(ordered) else None
 
 
 def is_slowest(p: int, n: int) -> bool:
@@ -41,7 +47,9 @@ def is_slowest(p: int, n: int) -> bool:
     return n > 0 and rank(p, n) == n
 
 
-def percentile_interval(values: Sequence[float], p: int, *, confidence: float = 0.95) -> tuple[float, float] | None:
+def percentile_interval(
+    values: Sequence[float] | Ranked, p: int, *, confidence: float = 0.95
+) -> tuple[float, float] | None:
     """An order-statistic interval for the p-th percentile, at least `confidence` sure; None where n is too small.
 
     Exact binomial: the number of values below the true percentile is Binomial(n, p/100), whatever the distribution.
@@ -49,7 +57,7 @@ def percentile_interval(values: Sequence[float], p: int, *, confidence: float = 
     Source: David and Nagaraja, Order Statistics, 3rd ed., 7.1. Assumes independent values, which requests that share a
     queue are not quite: repeats (`--repeat`) say what that costs.
     """
-    ordered = sorted(values)
+    ordered = in_order(values)
     ranks = interval_ranks(p, len(ordered), confidence=confidence)
     return (ordered[ranks[0] - 1], ordered[ranks[1] - 1]) if ranks else None
 
@@ -116,14 +124,17 @@ def spread(values: Iterable[float]) -> Spread:
     if isinstance(values, array) and "numpy" in sys.modules:  # the same figures, in a tenth of the time and memory
         import numpy as np
 
-        ordered: Sequence[float] = array(values.typecode, np.sort(np.frombuffer(values, values.typecode)).tobytes())
+        ordered: Sequence[float] | Ranked = array(
+            values.typecode, np.sort(np.frombuffer(values, values.typecode)).tobytes()
+        )
     else:
-        ordered = sorted(values)
+        ordered = in_order(values)
     n = len(ordered)
     if n == 0:
         return Spread(n=0)
     p50, p90, p95, p99 = (ordered[rank(p, n) - 1] for p in (50, 90, 95, 99))
-    return Spread(n=n, p50=p50, p90=p90, p95=p95, p99=p99, mean=math.fsum(ordered) / n, max=ordered[-1])
+    mean = ordered.mean() if isinstance(ordered, Ranked) else math.fsum(ordered) / n
+    return Spread(n=n, p50=p50, p90=p90, p95=p95, p99=p99, mean=mean, max=ordered[-1])
 
 
 class Tally:
@@ -139,7 +150,8 @@ class Tally:
     def __init__(self, *, exact: int = 1_000_000) -> None:
         self._exact = exact
         self._values = array("d")
-        self._bins: Counter[int] = Counter()
+        self._octaves: dict[int, array[int]] = {}
+        """By the power of two: how many fell into each of its bins, 131 kB."""
         self._n = 0
         self._sum = self._max = 0.0
 
@@ -150,25 +162,39 @@ class Tally:
             return
         self._exact = min(self._exact, 10_000)  # from now on only gathered, to be counted
         # a piece at a time: a million at once would hold up whoever measures for half a second
-        most = max(_PIECE, 2 * len(values))
+        self._count(max(_PIECE, 2 * len(values)))
+
+    def _count(self, most: int) -> None:
+        """Have the last of the values that wait counted, so many at most."""
         piece = self._values[-most:]
         del self._values[-most:]
         self._n += len(piece)
         self._sum = math.fsum(chain((self._sum,), piece))
         self._max = max(self._max, *piece)
-        self._bins.update(map(_bin_of, piece))
+        octaves = self._octaves
+        for key in map(_bin_of, piece):
+            octave = octaves.get(key // _STEPS)
+            if octave is None:
+                octave = octaves[key // _STEPS] = array("Q", bytes(8 * _STEPS))
+            octave[key % _STEPS] += 1
 
     def spread(self) -> Spread:
         """Percentiles, mean and maximum of all values."""
         if not self._n:
             return spread(self._values)
-        bins = self._bins + Counter(map(_bin_of, self._values))
-        n = self._n + len(self._values)
-        keys = sorted(bins)
-        upto = list(accumulate(bins[key] for key in keys))
-        p50, p90, p95, p99 = (_middle_of(keys[bisect_left(upto, rank(p, n))]) for p in (50, 90, 95, 99))
-        mean = math.fsum((self._sum, *self._values)) / n
-        return Spread(n=n, p50=p50, p90=p90, p95=p95, p99=p99, mean=mean, max=max(self._max, *self._values, 0.0))
+        if self._values:
+            self._count(len(self._values))
+        p50, p90, p95, p99 = (self._at(rank(p, self._n)) for p in (50, 90, 95, 99))
+        return Spread(n=self._n, p50=p50, p90=p90, p95=p95, p99=p99, mean=self._sum / self._n, max=self._max)
+
+    def _at(self, place: int) -> float:
+        """The middle of the bin in which the value of this rank lies."""
+        for power in sorted(self._octaves):
+            octave = self._octaves[power]
+            if (inside := sum(octave)) >= place:
+                return _middle_of(power * _STEPS + bisect_left(list(accumulate(octave)), place))
+            place -= inside
+        raise AssertionError("a rank is at most the number of values")
 
 
 _STEPS = 1 << 14

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from servefit import spill
+from servefit.cli.measure_show import run_json
+from servefit.measure.health import judge_rows
 from servefit.measure.kept import Kept, kept_run
 from servefit.measure.run import already
 from servefit.objectives import summarize
 from servefit.packed import Packed
 from servefit.records import RequestRecord, Run, RunHeader, load_run, save_run, without_gaps
+from servefit.workload.workload import Workload
 
 HEADER = RunHeader(kind="measured")
 
@@ -62,6 +66,29 @@ def test_very_many_rows_are_packed_and_stay_what_they_were(n):
     for later in rows[n:]:
         kept.add(later)
     assert kept.run(HEADER).rows == tuple(rows) and run.rows == tuple(rows[:n])
+
+
+def test_memory_does_not_grow_with_requests(tmp_path, monkeypatch):
+    """More than twice the rows, their figures and verdict: as much memory as one time, beyond the limit."""
+    for name, value in (("_IN_MEMORY_BYTES", 4_000), ("_PAGE_BYTES", 4_000), ("_SORTED_AT_ONCE", 500)):
+        monkeypatch.setattr(spill, name, value)
+
+    def peak(n: int) -> int:
+        tracemalloc.start()
+        kept = Kept(whole_rows=100, whole_tok=10**9, folder=tmp_path)
+        kept._gaps._exact = 100  # counted in bins, which take what they take, from the start
+        for number in range(n):
+            kept.add(row(number, 3))
+        run = kept.run(HEADER)
+        judged = judge_rows(run, Workload(n=n, rate_req_per_s=2.0), [])
+        found = run_json(replace(run, header=judged), summarize(run), tmp_path)
+        assert found["summary"]["window"]["n"] > 0.9 * n
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(1_000)  # what is imported and cached once
+    assert peak(3_500) < peak(1_500) + 8_000
 
 
 def test_few_rows_are_there_as_objects():

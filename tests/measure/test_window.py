@@ -1,8 +1,12 @@
 """The cold wave, the steady window and the drain are told apart."""
 
 from dataclasses import replace
+from heapq import nsmallest
+from statistics import median
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from servefit.measure.window import about_trend, find_window, in_window, window_tok_per_s
 from servefit.records import RequestRecord, Run, RunHeader
@@ -55,6 +59,27 @@ def test_no_window_where_none_can_be_told():
     assert find_window(rows, Workload(n=24, stages=((1.0, 24.0),))) is None
     assert find_window(rows[:8], OPEN) is None
     assert find_window([], OPEN) is None
+
+
+times = st.integers(0, 12).map(float)
+
+
+@given(st.lists(st.tuples(times, times), max_size=40), st.integers(1, 15))
+def test_the_window_is_that_of_all_rows_at_once(drawn, users):
+    """Whatever is due when, also at one moment: as from lists of all of them."""
+    rows = [answer(i, due, ttft) for i, (due, ttft) in enumerate(drawn)]
+    for load in (replace(CLOSED, concurrency=users), OPEN):
+        closed = load.concurrency is not None
+        begun = [row.chunk_s[0] if closed else row.done_s for row in rows]
+        wave = nsmallest(users, range(len(rows)), key=lambda i: rows[i].due_s)
+        start = max((begun[i] for i in wave), default=0.0) if closed else min(begun, default=0.0)
+        end = max((row.due_s for row in rows), default=0.0)
+        inside = sum(start <= row.due_s <= end for row in rows)
+        assert find_window(rows, load) == ((start, end) if inside >= 10 and end > start else None)
+    order = sorted(range(len(rows)), key=lambda i: rows[i].due_s)
+    parts = [[rows[i].ttft_s for i in part] for part in (order[: len(rows) // 2], order[len(rows) // 2 :])]
+    grows = len(rows) >= 20 and median(parts[1]) >= 1.5 * median(parts[0]) + 0.05
+    assert [f.code for f in about_trend(rows, OPEN)] == ["queue_grows"] * grows
 
 
 def test_a_growing_queue_is_said():

@@ -1,6 +1,5 @@
 """What `measure` shows: progress while it runs, the summary when it has, the JSON object for programs."""
 
-import math
 import os
 import sys
 import time
@@ -14,9 +13,9 @@ import click
 
 from servefit.cli.show import emit_json, jsonable, plain, table
 from servefit.measure.window import in_window, window_tok_per_s
-from servefit.objectives import Summary, failures_as_inf, latencies, summarize
+from servefit.objectives import Summary, failures_as_inf, latencies, percentile_with_failed, summarize
 from servefit.records import Run
-from servefit.stats import Spread, is_slowest, percentile, percentile_interval
+from servefit.stats import Spread, in_order, is_slowest, percentile, percentile_interval
 from servefit.units import fmt, fmt_count, fmt_percent, fmt_s
 
 if TYPE_CHECKING:
@@ -152,11 +151,10 @@ def _by_request(run: Run) -> dict[str, dict[str, dict[str, Any]]]:
     out: dict[str, dict[str, dict[str, Any]]] = {"intervals": {}, "failures_as_inf": {}}
     seen, failed = latencies(run)
     for name, values in seen.items():
-        ordered = sorted(values)
+        ordered = in_order(values)
         found = {p: percentile_interval(ordered, p) for p in (50, 90, 95, 99)}
         out["intervals"][name] = {f"p{p}": list(pair) if pair else None for p, pair in found.items()}
-        ordered += [math.inf] * failed
-        out["failures_as_inf"][name] = {f"p{p}": percentile(ordered, p) for p in (50, 95, 99)}
+        out["failures_as_inf"][name] = {f"p{p}": percentile_with_failed(ordered, failed, p) for p in (50, 95, 99)}
     return out
 
 

@@ -2,20 +2,22 @@
 
 import math
 import time
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from servefit.host import others
 from servefit.measure.overhead import ALLOWED_EVENT_S, ALLOWED_TTFT_S
 from servefit.measure.seen import Seen
 from servefit.measure.window import about_trend, find_window
 from servefit.records import Finding, RequestRecord, Run, RunHeader
-from servefit.stats import is_slowest, percentile
+from servefit.stats import in_order, is_slowest, percentile
 from servefit.wire.client import Counters
 from servefit.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from servefit.spill import Ranked
 
 NEAR_CORES, PAST_CORES = 0.7, 0.9
 """Of one core: above the first a client is near its limit and says so, above the second it is past it, and the run suspect."""
@@ -38,7 +40,7 @@ class Health:
     """What our client adds against a null server, learnt before the load."""
     clock: str = "user"
     counters: Counters = field(default_factory=Counters)
-    late_s: Sequence[float] = ()
+    late_s: "Sequence[float] | Ranked" = ()
     codes: Counter[str] = field(default_factory=Counter)
     rows: int = 0
     tokens: int = 0
@@ -73,10 +75,10 @@ class Health:
             self.first_shared += 1
             self.first_shared_s = max(self.first_shared_s, (together - 1) * (row.tpot_s or 0.0))
 
-    def take(self, counters: Counters, late_ns: Sequence[int], *, clock: str) -> None:
-        """Take over what the client counted."""
+    def take(self, counters: Counters, late_s: "Sequence[float] | Ranked", *, clock: str) -> None:
+        """Take over what the client counted, and how late each request was sent."""
         self.counters, self.clock = counters, clock
-        self.late_s = array("d", (late / 1e9 for late in late_ns))
+        self.late_s = in_order(late_s)
 
     def to_json(self) -> dict[str, Any]:
         """The figures for the run's header."""
@@ -87,7 +89,7 @@ class Health:
             "cpu_cores": round(self.cpu_s / self.wall_s, 4) if self.wall_s > 0 else None,
             **self.usage.to_json(),
             "late_send_p99_s": percentile(self.late_s, 99),
-            "late_send_max_s": max(self.late_s, default=None),
+            "late_send_max_s": self.late_s[-1] if len(self.late_s) else None,
             "read_lag_mean_s": seen.lag_ns_sum / seen.stamped / 1e9 if seen.stamped else None,
             "read_lag_max_s": seen.lag_ns_max / 1e9 if seen.stamped else None,
             "reads": seen.reads,

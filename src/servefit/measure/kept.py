@@ -18,20 +18,25 @@ _AT_ONCE = 2
 
 
 class Kept:
-    """What is kept in memory of the rows written so far: as they are up to `whole_rows` rows and `whole_tok` token times, then
-    some 140 bytes a request.
+    """What is kept of the rows written so far: in memory as they are up to `whole_rows` rows and `whole_tok` token times, then
+    packed in a temporary file in `folder`, some 100 bytes a request.
     """
 
     def __init__(
-        self, rows: Iterable[RequestRecord] = (), *, whole_tok: int = WHOLE_TOK, whole_rows: int = WHOLE_ROWS
+        self,
+        rows: Iterable[RequestRecord] = (),
+        *,
+        whole_tok: int = WHOLE_TOK,
+        whole_rows: int = WHOLE_ROWS,
+        folder: Path | None = None,
     ) -> None:
         self._whole_tok = whole_tok
         self._whole_rows = whole_rows
         self._plain: deque[RequestRecord] = deque()
         """The rows that are not packed, the last to come."""
-        self._packed = row_store()
+        self._packed = row_store(folder)
         self._tok = 0
-        self._gaps = Tally()
+        self._gaps = Tally(exact=10_000)
         self._many = False
         for row in rows:
             self.add(row)
@@ -65,11 +70,11 @@ class Kept:
             self._pack()
         if not self._counted:
             return Run(header=header, rows=Packed(self._packed))
-        # the rows before the limit are packed as they were: their token times take 9 bytes each and grow no more
+        # the rows before the limit are packed as they were
         return Run(header=header, rows=Packed(self._packed, through=without_gaps), gaps=self._gaps)
 
 
 def kept_run(folder: Path) -> Run:
     """The run in `folder` as it would have been kept while it was measured: for its figures, in as little memory."""
     path = folder / "run.json"
-    return Kept(iter_rows(folder)).run(header_from_json(read_json(path), path))
+    return Kept(iter_rows(folder), folder=folder).run(header_from_json(read_json(path), path))

@@ -1,7 +1,6 @@
 """The load itself: sends what is due, reads what has come, writes each row as it ends."""
 
 import gc
-from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from servefit.measure.prompts import PromptMaker, make_conversation, make_prompt
 from servefit.measure.rows import Planned, make_row
 from servefit.measure.until import Until
 from servefit.records import RequestRecord, RunWriter
+from servefit.spill import Ranked
 from servefit.wire.address import is_loopback
 from servefit.wire.client import Client, Exchange, Limits
 from servefit.wire.dialects import Ask
@@ -120,12 +120,12 @@ class Load:
         """Sent before their turn in the schedule came, as a session's later turns may be."""
         self._backlog: deque[Exchange] = deque()
         self._done = 0
-        self.kept = None if options.resume else Kept(prepared.rows)
+        self.kept = None if options.resume else Kept(prepared.rows, folder=options.out)
         """The rows so far; of a resumed run the log has them all, and is read at the end."""
         self._by_status: Counter[str] = Counter()
         self._ttft: deque[float] = deque(maxlen=1000)
         self._itl: deque[float] = deque(maxlen=5000)
-        self._late_ns = array("q")
+        self._late_s = Ranked(options.out)
         self._told_ns = 0
         self.capped = False
         """Whether a cap ended the load before its last request."""
@@ -182,8 +182,7 @@ class Load:
             exchange.due_ns = due
             exchange.owner = replace(exchange.owner, user=user) if user is not None else exchange.owner
             self._client.send(exchange)
-            if len(self._late_ns) < 1_000_000:
-                self._late_ns.append(max(0, (exchange.started_ns - due)))
+            self._late_s.append(max(0, exchange.started_ns - due) / 1e9)
             sent += 1
         return None
 
@@ -341,7 +340,7 @@ class Load:
 
     def health(self) -> Health:
         """What the client saw of itself."""
-        self._health.take(self._client.counters, self._late_ns, clock=self._client.clock)
+        self._health.take(self._client.counters, self._late_s, clock=self._client.clock)
         return self._health
 
     def _report(self) -> None:

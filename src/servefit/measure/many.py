@@ -96,7 +96,7 @@ def measure_from_many(endpoint: Endpoint, workload: Workload, options: Options, 
             writer.append(row)
         shutil.rmtree(parts_folder(options.out), ignore_errors=True)
         finished = all(share.run.header.finished for share in shares)
-        kept = Kept(iter_rows(options.out))
+        kept = Kept(iter_rows(options.out), folder=options.out)
         final = judge(kept.run(header), shares, workload, interrupted=not finished)
         final = with_findings(final, physics_of(kept.run(final), known.endpoint, options))
         final = with_findings(final, said_before(options, final))

@@ -101,7 +101,7 @@ def measure(
             load.close()
         health = load.health()
         header = replace(header, server=difference(before, ask_metrics(prepared.endpoint)) if before else {})
-        kept = load.kept or Kept(iter_rows(options.out))
+        kept = load.kept or Kept(iter_rows(options.out), folder=options.out)
         final = judge_run(kept.run(header), health, workload, interrupted=interrupted)
         final = with_findings(final, physics_of(kept.run(header), prepared.endpoint, options))
         if load.capped:

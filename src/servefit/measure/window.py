@@ -1,13 +1,13 @@
 """The steady window of a run: after the cold wave of the start, before the drain of the end."""
 
-from array import array
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from heapq import nsmallest
-from statistics import median
+from heapq import heappush, heappushpop
 
-from servefit.packed import chosen
+from servefit.packed import Packed, chosen
 from servefit.records import Finding, RequestRecord, Run
+from servefit.spill import Column, Ranked
 from servefit.units import fmt_s
 from servefit.workload.workload import Workload
 
@@ -25,21 +25,21 @@ def find_window(rows: Sequence[RequestRecord], workload: Workload) -> tuple[floa
     """
     if workload.stages or (workload.concurrency is None and workload.arrivals == "burst"):
         return None
-    closed = workload.concurrency is not None
-    due, begun = array("d"), array("d")
-    for row in rows:
-        due.append(row.due_s)
-        begun.append(row.chunk_s[0] if closed and row.chunk_s else row.done_s or row.due_s)
-    if not due:
-        return None
-    if workload.concurrency is not None:
-        wave = nsmallest(workload.concurrency, range(len(due)), key=due.__getitem__)
-        start = max(begun[i] for i in wave)
-    else:
-        start = min(begun)
-    end = max(due)
-    inside = sum(start <= at <= end for at in due)
-    return (start, end) if inside >= LEAST and end > start else None
+    users = workload.concurrency
+    wave: list[tuple[float, int, float]] = []
+    """Of a closed loop's first requests: minus when each was due, minus its place, when it was begun; the last on top."""
+    last: list[float] = []
+    """The latest due times."""
+    start = math.inf if users is None else -math.inf
+    for place, row in enumerate(rows):
+        begun = row.chunk_s[0] if users is not None and row.chunk_s else row.done_s or row.due_s
+        if users is None:
+            start = min(start, begun)
+        else:
+            (heappush if place < users else heappushpop)(wave, (-row.due_s, -place, begun))
+        (heappush if place < LEAST else heappushpop)(last, row.due_s)
+    start = max((begun for _, _, begun in wave), default=start)
+    return (start, max(last)) if len(last) == LEAST and max(last) > start <= min(last) else None
 
 
 def in_window(run: Run) -> Run | None:
@@ -72,16 +72,25 @@ def about_trend(rows: Sequence[RequestRecord], workload: Workload) -> list[Findi
     """Whether an open loop's queue grew: the later half waits for its first token half as long again as the earlier."""
     if workload.concurrency is not None or workload.stages or workload.arrivals == "burst":
         return []
-    due, ttft = array("d"), array("d")
+    folder = rows.folder if isinstance(rows, Packed) else None
+    due, ttft, dues = Column[float]("d", folder), Column[float]("d", folder), Ranked(folder)
     for row in rows:
         if row.ok and row.ttft_s is not None:
             due.append(row.due_s)
             ttft.append(row.ttft_s)
+            dues.append(row.due_s)
     if len(due) < 2 * LEAST:
         return []
-    order = sorted(range(len(due)), key=due.__getitem__)
-    half = len(due) // 2
-    early, late = (median(ttft[i] for i in part) for part in (order[:half], order[half:]))
+    half = dues[len(due) // 2]
+    first = len(due) // 2 - dues.below(half)
+    """Of those due at that very moment, so many belong to the earlier half."""
+    parts = Ranked(folder), Ranked(folder)
+    for at, waited in zip(due, ttft, strict=True):
+        late_part = at >= half
+        if at == half and first:
+            late_part, first = False, first - 1
+        parts[late_part].append(waited)
+    early, late = (part.middle() for part in parts)
     if late < 1.5 * early + 0.05:
         return []
     return [Finding(code="queue_grows", level="suspect",
