@@ -67,6 +67,21 @@ def test_in_flight_counts_at_its_worst(tmp_path: Path):
         assert g.may_send("7", isl=500, osl=200)
 
 
+def test_only_requests_under_way_are_held(tmp_path: Path):
+    """A settled request is counted and forgotten, whether its use is known or its worst case stays."""
+    with guard(tmp_path / "l") as g:
+        for number in range(6):
+            assert g.may_send(str(number), isl=1000, osl=1000)
+        before = g.spent_usd()
+        for number in range(4):
+            g.settle(str(number), row(osl=1))
+        assert set(g._open) == set(g._asked) == {"4", "5"}
+        used = g.spent_usd()
+        assert used < before
+        g.settle("4", row(isl=None))
+        assert set(g._open) == {"5"} and g.spent_usd() == used
+
+
 def test_a_server_that_counts_more_is_learnt_from(tmp_path: Path):
     """A chat template that adds half as much again makes the next reservations larger, so the cap still holds."""
     with guard(tmp_path / "l", cap=0.0105) as g:

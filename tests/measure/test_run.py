@@ -15,15 +15,22 @@ import pytest
 
 from servefit.cli.measure_show import _load_words
 from servefit.errors import CannotMeasure, ServefitError
-from servefit.measure import run as run_module
+from servefit.measure import load as load_module
 from servefit.measure.kept import Kept
+from servefit.measure.load import Load, Prepared
+from servefit.measure.pace import OpenLoop
 from servefit.measure.probe import find_endpoint
+from servefit.measure.prompts import PromptMaker
+from servefit.measure.rows import Planned
 from servefit.measure.run import Options, measure
 from servefit.packed import Packed
 from servefit.records import RequestRecord, load_run
 from servefit.traps.self_signed import write_pem
 from servefit.traps.server import TrapServer, in_process, in_thread
-from servefit.wire.client import Limits
+from servefit.wire.client import Counters, Exchange, Limits
+from servefit.workload import drawn as drawn_module
+from servefit.workload.arrivals import schedule
+from servefit.workload.requests import schedule_sha256
 from servefit.workload.workload import Lengths, Workload
 
 LOAD = Workload(n=6, concurrency=2, isl=Lengths(mean=64), osl=Lengths(mean=20))
@@ -46,26 +53,69 @@ def test_cold_and_warm_up_are_apart(server: TrapServer, tmp_path: Path):
     assert run == load_run(tmp_path / "run")
 
 
+@pytest.mark.parametrize("when", [{"concurrency": 20}, {"concurrency": None, "rate_req_per_s": 200.0}])
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_long_run_holds_few_rows(server: TrapServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool):
+def test_a_long_run_holds_few_rows(
+    server: TrapServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: bool, when: dict
+):
     """With the limit at 10 rows, about as many are there as objects at any moment of a run of 80; it is the run on disk."""
     monkeypatch.setitem(Kept.__init__.__kwdefaults__, "whole_rows", 10)
-    monkeypatch.setattr(run_module, "WHOLE_ROWS", 10)
+    monkeypatch.setattr(drawn_module, "WHOLE", 10)
     live: list[int] = []
 
     def settled(row: RequestRecord) -> None:
         if row.id.endswith("9"):
             live.append(sum(type(thing) is RequestRecord for thing in gc.get_objects()))
 
-    target, load = find_endpoint(f"{server.url}/plain", model="m"), replace(LOAD, n=80, concurrency=20)
+    target, load = find_endpoint(f"{server.url}/plain", model="m"), replace(LOAD, n=80, **when)
     if resume:
         measure(target, load, Options(out=tmp_path / "run", probe=False))
         with (tmp_path / "run" / "requests.jsonl").open("r+b") as file:
             file.truncate(len(b"".join(file.readlines()[:40])))
     run = measure(target, load, Options(out=tmp_path / "run", probe=False, settled=settled, resume=resume))
-    assert isinstance(run.rows, Packed) and len(run.rows) == 80
+    assert isinstance(run.rows, Packed) and len(run.rows) == 80 and {int(row.id) for row in run.rows} == set(range(80))
+    assert run.header.schedule_sha256 == schedule_sha256(schedule(load))
     assert len(live) == (4 if resume else 8) and max(live) <= 13  # those of before the load are frozen
     assert run == load_run(tmp_path / "run")
+
+
+def test_answers_that_wait_to_be_written_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A client that never has an idle moment writes a row for each answer all the same, and never holds more than the bound."""
+    monkeypatch.setattr(load_module, "MOST_UNWRITTEN", 300)
+    endpoint = find_endpoint("http://127.0.0.1:9", model="m")
+    load = Load(
+        Prepared(endpoint=endpoint, maker=PromptMaker()), LOAD, schedule(LOAD), Options(out=tmp_path), FakeWriter()
+    )
+    monkeypatch.setattr(load, "_client", NeverIdle())
+    written: list[Exchange] = []
+    monkeypatch.setattr(load, "_record", written.append)
+    pace, most = OpenLoop([]), 0
+    for turn in range(1, 201):
+        load._turn(pace, None)
+        most = max(most, len(load._backlog))
+        assert len(written) + len(load._backlog) == 50 * turn
+    least = 2 * (4 * load._ahead + 256)
+    assert most <= max(300, least) and len(written) >= 50 * 200 - most
+    assert [e.id for e in written] == list(range(len(written))), "in the order in which they ended"
+
+
+class FakeWriter:
+    """Takes no rows."""
+
+
+class NeverIdle:
+    """A client whose every look finds fifty more answers."""
+
+    def __init__(self) -> None:
+        self.counters, self._n = Counters(), 0
+        self.busy = 50
+
+    def poll(self, _until_ns: int) -> list[Exchange]:
+        """Fifty exchanges that have ended."""
+        self.counters.reads += 1
+        ended = [Exchange(self._n + k, b"", owner=Planned(id=str(self._n + k))) for k in range(50)]
+        self._n += 50
+        return ended
 
 
 def test_prompts_are_unique_and_nothing_is_sent_twice(server: TrapServer, tmp_path: Path):

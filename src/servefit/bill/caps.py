@@ -184,6 +184,7 @@ class Guard:
             for period in ("run", "day", "month")
         }
         self._open: dict[str, float] = {}
+        """What is reserved for each request under way: a settled one is counted and forgotten."""
         self._asked: dict[str, float] = {}
         """What each open request would cost if all went as asked."""
         self._more = 1.0
@@ -196,8 +197,9 @@ class Guard:
 
     def estimate(self, shapes: Iterable[tuple[int, int]]) -> Estimate:
         """What requests of these (prompt, answer) tokens cost at most, beside the limit that leaves least."""
-        each = [worst_usd(self.price, isl=isl, osl=osl) for isl, osl in shapes]
-        n, usd = len(each), sum(each)
+        n, usd = 0, 0.0
+        for isl, osl in shapes:
+            n, usd = n + 1, usd + worst_usd(self.price, isl=isl, osl=osl)
         tightest = min(self.limits.by_period().items(), key=lambda item: item[1] - self._spent[item[0]], default=None)
         if tightest is None:
             return Estimate(n=n, usd=usd, period=None, limit_usd=None, spent_usd=self._spent["month"])
@@ -234,7 +236,8 @@ class Guard:
         if refused or row.status == "refused":
             usd = 0.0
         elif isl is None:
-            return self._open.get(key, 0.0)  # nothing is known: the worst case stays
+            self._asked.pop(key, None)
+            return self._open.pop(key, 0.0)  # nothing is known: the worst case stays
         else:
             written = osl if osl is not None else len(row.token_s) if row.chunk_s else (row.osl_asked or 0)
             usd = by_tokens(Shape(isl=isl, osl=written, cached_tok=min(row.cached_tok or 0, isl)), self.price).usd
@@ -268,7 +271,10 @@ class Guard:
             ) from None
         for period in self._spent:
             self._spent[period] += usd - self._open.get(key, 0.0)
-        self._open[key] = usd
+        if kind == "reserved":
+            self._open[key] = usd
+        else:
+            self._open.pop(key, None)
 
     def _mend(self) -> None:
         """Cut a last line that was torn when a process was killed: its request was never sent."""

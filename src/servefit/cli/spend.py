@@ -68,12 +68,13 @@ def capped(
             click.echo(f"used: ${guard.spent_usd():.4f} by this run.", err=True)
 
 
-def _shapes(workload: "Workload") -> list[tuple[int, int]]:
+def _shapes(workload: "Workload") -> Iterator[tuple[int, int]]:
     """Prompt and answer tokens of each request that will be sent."""
-    from servefit.workload.arrivals import schedule
+    from servefit.workload.drawn import requests_of
 
-    shapes = [(r.isl, r.osl) for r in schedule(workload)]
-    return shapes + shapes[:1] * PROBES
+    requests = requests_of(workload)
+    yield from ((r.isl, r.osl) for r in requests)
+    yield from [(requests[0].isl, requests[0].osl)] * PROBES
 
 
 def price_of(target: str, model: str | None) -> "TokenPrice | None":

@@ -13,7 +13,7 @@ from servefit.host import others
 from servefit.host.realtime import real_time
 from servefit.measure.health import Health
 from servefit.measure.kept import Kept
-from servefit.measure.pace import ClosedLoop, OpenLoop, Pace
+from servefit.measure.pace import ClosedLoop, Flow, OpenLoop, Pace
 from servefit.measure.probe import Endpoint
 from servefit.measure.prompts import PromptMaker, make_conversation, make_prompt
 from servefit.measure.rows import Planned, make_row
@@ -23,6 +23,7 @@ from servefit.spill import Ranked
 from servefit.wire.address import is_loopback
 from servefit.wire.client import Client, Exchange, Limits
 from servefit.wire.dialects import Ask
+from servefit.workload.drawn import Drawn
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload
 
@@ -175,7 +176,9 @@ class Load:
                 return None
             place, user, due = pace.take(now)
             exchange = self._ready.pop(place, None) or self._make(place)
-            if place >= self._built:
+            if place == self._built:
+                self._built += 1
+            elif place > self._built:
                 self._early.add(place)
             if not self._may_send(exchange.owner):
                 return None
@@ -270,6 +273,8 @@ class Load:
         load = self._workload
         if load.concurrency is not None:
             return ClosedLoop(self._requests, concurrency=load.concurrency, think_s=load.think_s, ramp_s=load.ramp_s)
+        if isinstance(self._requests, Drawn):
+            return Flow(self._requests)
         return OpenLoop(self._requests, think_s=load.think_s)
 
     def _skipped_ns(self) -> int:

@@ -31,6 +31,7 @@ from servefit.measure.run import (
 from servefit.records import Finding, RequestRecord, Run, RunHeader, RunWriter, iter_rows, load_run
 from servefit.wire.address import resolve
 from servefit.workload.arrivals import schedule
+from servefit.workload.drawn import Ids
 from servefit.workload.requests import Request
 from servefit.workload.workload import Workload
 
@@ -81,7 +82,7 @@ def measure_from_many(endpoint: Endpoint, workload: Workload, options: Options, 
     known = prepare(endpoint, workload, requests, options, zero_ns)
     header = header_of(known, workload, requests)
     with RunWriter(options.out, header, resume=options.resume) as writer:
-        done: frozenset[str] = frozenset()
+        done = Ids()
         base_s = 0.0
         if options.resume:
             for row in _left_behind(options.out):
@@ -90,7 +91,7 @@ def measure_from_many(endpoint: Endpoint, workload: Workload, options: Options, 
             done, base_s = already(options.out, header)
         for row in known.rows:
             writer.append(moved(row, base_s))
-        left = [r for r in requests if str(r.id) not in done]
+        left = [r for r in requests if not done.has(r.id)]
         shares = drive(known, workload, left, options, zero_ns - round(base_s * 1e9)) if left else []
         for row in _merged(shares):
             writer.append(row)

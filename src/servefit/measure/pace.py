@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 
+from servefit.workload.drawn import Drawn
 from servefit.workload.requests import Request
 
 
@@ -66,6 +67,40 @@ class OpenLoop:
         return out
 
 
+class Flow:
+    """An open loop whose requests come in due order and of which none waits for another: each is read when its time comes."""
+
+    def __init__(self, requests: Drawn, start_ns: int = 0) -> None:
+        self._requests = requests
+        self._next = 0
+        self.begin(start_ns)
+
+    def begin(self, start_ns: int) -> None:
+        """Count the due times from `start_ns`; before the first request is taken."""
+        self._start_ns = start_ns
+        self._due_ns = self._look()
+
+    def _look(self) -> int | None:
+        if self._next == len(self._requests):
+            return None
+        return self._start_ns + round(self._requests[self._next].due_s * 1e9)
+
+    def due_ns(self) -> int | None:
+        """When the next request is due; None where there is none."""
+        return self._due_ns
+
+    def take(self, now_ns: int) -> tuple[int, int | None, int]:
+        """The place of the next request, its user (none) and the time it counts from: its due time, however late it is."""
+        place, due_ns = self._next, self._due_ns
+        assert due_ns is not None, "only what is due is taken"
+        self._next += 1
+        self._due_ns = self._look()
+        return place, None, due_ns
+
+    def ended(self, user: int | None, session: int | None, now_ns: int) -> None:
+        """An answer came, for which nobody waits."""
+
+
 class ClosedLoop:
     """C users, each sending again once its answer is complete and it has thought; a session stays with its user.
 
@@ -82,10 +117,21 @@ class ClosedLoop:
         ramp_s: float = 0.0,
     ) -> None:
         self._think_ns = round(think_s * 1e9)
-        self._firsts = array("q")
-        """The place of each single request, and of each session's first turn: 8 bytes each, of which there may be millions."""
+        self._firsts: Sequence[int] = range(len(requests))
+        """The place of each single request, and of each session's first turn."""
         self._later: dict[int, deque[int]] = {}
         """The places of a session's later turns, by that of its first."""
+        if not isinstance(requests, Drawn):
+            self._firsts = self._found(requests)
+        self._begun = 0
+        self._own: dict[int, deque[int]] = {}
+        self._users = min(concurrency, len(self._firsts)) or 1
+        self._ramp_s = ramp_s
+        self.begin(start_ns)
+
+    def _found(self, requests: Sequence[Request]) -> Sequence[int]:
+        """The places of the first turns, those of later ones kept."""
+        firsts = array("q")
         first_of: dict[int, int] = {}
         for place, request in enumerate(requests):
             if request.session is not None and request.session in first_of:
@@ -93,12 +139,8 @@ class ClosedLoop:
                 continue
             if request.session is not None:
                 first_of[request.session] = place
-            self._firsts.append(place)
-        self._begun = 0
-        self._own: dict[int, deque[int]] = {}
-        self._users = min(concurrency, len(self._firsts)) or 1
-        self._ramp_s = ramp_s
-        self.begin(start_ns)
+            firsts.append(place)
+        return firsts
 
     def begin(self, start_ns: int) -> None:
         """Have the users start at `start_ns`, or over the ramp after it; before the first request is taken."""
@@ -128,4 +170,4 @@ class ClosedLoop:
         heapq.heappush(self._free, (now_ns + self._think_ns, user))
 
 
-Pace = OpenLoop | ClosedLoop
+Pace = OpenLoop | Flow | ClosedLoop

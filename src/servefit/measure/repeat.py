@@ -13,7 +13,7 @@ from servefit.measure.load import Options
 from servefit.measure.probe import Endpoint
 from servefit.measure.run import measure, prepare
 from servefit.records import Run
-from servefit.workload.arrivals import schedule
+from servefit.workload.drawn import requests_of
 from servefit.workload.workload import Workload
 
 
@@ -66,7 +66,7 @@ def repeat(
         raise ServefitError(
             "--repeat goes together neither with --resume nor with --until.", hint="Each repeat is a whole run."
         )
-    requests = schedule(workload)
+    requests = requests_of(workload)
     known = None
     for number in range(1, count + 1):
         mine = replace(options, out=options.out / str(number))

@@ -3,8 +3,8 @@
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
@@ -14,7 +14,7 @@ from servefit import __version__
 from servefit.errors import ServefitError
 from servefit.files import read_json
 from servefit.measure.health import CLIENT_CODES, judge_run, worst
-from servefit.measure.kept import WHOLE_ROWS, Kept
+from servefit.measure.kept import Kept
 from servefit.measure.load import Load, Options, Prepared, Progress
 from servefit.measure.overhead import own_overhead
 from servefit.measure.plausible import about_physics, about_this_machine, known_shape
@@ -30,7 +30,6 @@ from servefit.measure.probe import (
 )
 from servefit.measure.prompts import PromptMaker
 from servefit.measure.server_side import ask_metrics, difference
-from servefit.packed import Packed, Store
 from servefit.records import (
     Finding,
     RequestRecord,
@@ -43,8 +42,9 @@ from servefit.records import (
     row_from_json,
 )
 from servefit.wire.address import is_loopback
-from servefit.workload.arrivals import LONGEST_S, schedule
-from servefit.workload.requests import Request, schedule_sha256
+from servefit.workload.arrivals import LONGEST_S
+from servefit.workload.drawn import Drawn, Ids, extent_of, left_of, requests_of
+from servefit.workload.requests import Request
 from servefit.workload.workload import Workload, workload_sha256
 
 __all__ = ["Load", "Options", "Prepared", "Progress", "default_folder", "measure", "prepare"]
@@ -69,7 +69,7 @@ def measure(
     Raises CannotMeasure where the first request shows that there is nothing to measure; KeyboardInterrupt is passed on
     after what was measured is on disk with its header.
     """
-    requests = schedule(workload) if requests is None else tuple(requests)
+    requests = requests_of(workload) if requests is None else requests
     refuse_second(options)
     refuse_parts(options)
     start_ns = options.zero_ns or options.begin_ns or monotonic_ns()
@@ -79,7 +79,7 @@ def measure(
         prepared = replace(known, rows=[], start_ns=start_ns)
     header = header_of(prepared, workload, requests)
     with RunWriter(options.out, header, resume=options.resume) as writer:
-        done: frozenset[str] = frozenset()
+        done: Ids | None = None
         base_s = 0.0
         if options.resume:
             done, base_s = already(options.out, header)
@@ -88,7 +88,7 @@ def measure(
             if options.settled is not None:
                 options.settled(row)
         talks = _talks(requests)
-        requests = _left(requests, done)
+        requests = left_of(requests, done.has if done else None)
         load = Load(prepared, workload, requests, options, writer, base_s=base_s, talks=talks)
         interrupted = False
         before = ask_metrics(prepared.endpoint)
@@ -138,21 +138,10 @@ def refuse_parts(options: Options) -> None:
         )
 
 
-def _left(requests: Sequence[Request], done: frozenset[str]) -> Sequence[Request]:
-    """Those that are still to be sent; packed where they are very many: 40 bytes each instead of 150."""
-    if len(requests) <= WHOLE_ROWS:
-        return [r for r in requests if str(r.id) not in done]
-    store = Store(Request, (f.name for f in fields(Request)), shared=frozenset({"prefix_block_tok", "priority"}))
-    for request in requests:
-        if not done or str(request.id) not in done:
-            store.add(request)
-    return Packed(store)
-
-
 def _talks(requests: Sequence[Request]) -> dict[int, list[Request]]:
     """The turns of each session, in order; empty where there are no sessions."""
     out: dict[int, list[Request]] = {}
-    for request in requests:
+    for request in () if isinstance(requests, Drawn) else requests:
         if request.session is not None:
             out.setdefault(request.session, []).append(request)
     return out
@@ -166,17 +155,18 @@ def prepare(
     maker = PromptMaker(salt=salt) if options.prompt is None else PromptMaker(source="given", fixed=options.prompt)
     if not requests:
         raise ServefitError("The workload has no request.", hint="Set n to 1 or more.")
-    if max(r.due_s for r in requests) > LONGEST_S:
+    extent = extent_of(requests)
+    if extent.last_due_s > LONGEST_S:
         raise ServefitError(f"The last request would be due after {LONGEST_S:g} seconds.", hint="Raise the rate.")
-    if (longest := max(r.isl for r in requests)) > LONGEST_PROMPT_TOK:
-        raise ServefitError(f"A prompt of {longest:,} tokens was asked for.",
+    if extent.isl > LONGEST_PROMPT_TOK:
+        raise ServefitError(f"A prompt of {extent.isl:,} tokens was asked for.",
                             hint=f"At most {LONGEST_PROMPT_TOK:,}: no context is longer.")  # fmt: skip
     if not options.probe:
         asked = replace(endpoint, model=endpoint.model or NO_NAME)
         return Prepared(endpoint=asked, maker=maker, start_ns=start_ns)
     _tell(options, Progress(step="looking at the server"))
     try:
-        found = with_context(discover(endpoint), max(r.isl + r.osl for r in requests))
+        found = with_context(discover(endpoint), extent.context_tok)
         if workload.shared_prefix_tok or options.prompt is not None:  # caching is the subject: it is not switched off
             found = replace(found, fields={k: v for k, v in found.fields.items() if k != "cache_prompt"})
         first = replace(requests[0], id=-1)
@@ -251,7 +241,7 @@ def moved(row: RequestRecord, by_s: float) -> RequestRecord:
     )
 
 
-def already(folder: Path, header: RunHeader) -> tuple[frozenset[str], float]:
+def already(folder: Path, header: RunHeader) -> tuple[Ids, float]:
     """Ids of the load rows that a run to be resumed holds, and when its last ended. Raises ServefitError."""
     _drop_cut_off(folder / "requests.jsonl")
     path = folder / "run.json"
@@ -262,14 +252,14 @@ def already(folder: Path, header: RunHeader) -> tuple[frozenset[str], float]:
                 f"{folder} holds another run: its {name.replace('_', ' ')} differs.",
                 hint="Resume with the same target and load, or name another folder with --out.",
             )
-    done: set[str] = set()
+    done = Ids()
     last_s: float | None = None
     for row in iter_rows(folder):
         end_s = row.done_s or row.due_s
         last_s = end_s if last_s is None else max(last_s, end_s)
         if row.phase == "load" and row.status != "cancelled":
             done.add(row.id)
-    return frozenset(done), (0.0 if last_s is None else last_s + 1.0)
+    return done, (0.0 if last_s is None else last_s + 1.0)
 
 
 def _drop_cut_off(path: Path) -> None:
@@ -305,6 +295,7 @@ def _is_cut_off(line: bytes) -> bool:
 def header_of(prepared: Prepared, workload: Workload, requests: Sequence[Request]) -> RunHeader:
     """What is known of a run before its load begins."""
     endpoint = prepared.endpoint
+    extent = extent_of(requests)
     load: dict[str, Any] = {
         "kind": "closed" if workload.concurrency is not None else "trace" if workload.trace else "open",
         "n": len(requests),
@@ -312,8 +303,8 @@ def header_of(prepared: Prepared, workload: Workload, requests: Sequence[Request
         "rate_req_per_s": workload.rate_req_per_s,
         "arrivals": workload.arrivals if workload.concurrency is None else None,
         "stages": [list(stage) for stage in workload.stages] or None,
-        "isl": _mean_asked(r.isl for r in requests) if workload.trace else workload.isl.mean,
-        "osl": _mean_asked(r.osl for r in requests) if workload.trace else workload.osl.mean,
+        "isl": extent.isl_mean if workload.trace else workload.isl.mean,
+        "osl": extent.osl_mean if workload.trace else workload.osl.mean,
         "prompt_source": prepared.maker.source,
         "prompt_salt": prepared.maker.salt,
         "tok_per_word": prepared.maker.tok_per_word,
@@ -339,15 +330,9 @@ def header_of(prepared: Prepared, workload: Workload, requests: Sequence[Request
         served_context_tok=endpoint.context_tok,
         load=load,
         workload_sha256=workload_sha256(workload),
-        schedule_sha256=schedule_sha256(requests),
+        schedule_sha256=extent.sha256,
         seed=workload.seed,
     )
-
-
-def _mean_asked(lengths: Iterable[int]) -> int | None:
-    """What a trace asks on average: its lengths are its own, not the workload's."""
-    asked = list(lengths)
-    return round(sum(asked) / len(asked)) if asked else None
 
 
 def _machine() -> dict[str, Any]:

@@ -43,6 +43,12 @@ class Columns(Sequence[Request]):
         at = range(len(self))[index]
         return Request(id=at, due_s=self.due_s[at], isl=self.isl[at], osl=self.osl[at])
 
+    def chosen(self, places: Sequence[int]) -> "Columns":
+        """Those at these places."""
+        due_s = array("d", [self.due_s[at] for at in places])
+        isl, osl = (array("q", [values[at] for at in places]) for values in (self.isl, self.osl))
+        return Columns(due_s=due_s, isl=isl, osl=osl)
+
 
 def columns(workload: Workload) -> Sequence[Request]:
     """The requests of `schedule(workload)`, the same to the bit, as columns where they share nothing; else that tuple.
@@ -62,7 +68,7 @@ def columns(workload: Workload) -> Sequence[Request]:
 
 
 def pieces(workload: Workload, size: int = _PIECE) -> Iterator[Columns]:
-    """The requests of an open loop or a trace, `size` at a time: the same as all at once, in the memory of one piece.
+    """The requests of an open loop, a closed one or a trace, `size` at a time: the same as all at once, in the memory of one piece.
 
     Raises NotInPieces at the first row of a trace that does not let it be read so.
 
@@ -72,9 +78,10 @@ def pieces(workload: Workload, size: int = _PIECE) -> Iterator[Columns]:
     if workload.trace is not None:
         yield from _traced(Path(workload.trace), workload, size)
         return
-    assert flows(workload), "only an open loop whose requests share nothing is drawn in pieces"
+    assert flows(workload) or serves_users(workload), "only what shares nothing is drawn in pieces"
     isl, osl = stream(workload.seed, "isl"), stream(workload.seed, "osl")
-    for due_s in _staged(workload, size) if workload.stages else _steady(workload, size):
+    timed = _users if serves_users(workload) else _staged if workload.stages else _steady
+    for due_s in timed(workload, size):
         n = len(due_s)
         yield Columns(due_s=due_s, isl=_drawn(workload.isl, n, isl), osl=_drawn(workload.osl, n, osl))
 
@@ -99,6 +106,14 @@ def _traced(path: Path, workload: Workload, size: int) -> Iterator[Columns]:
             due_s.append(whole_us(whole_us(at_s - start) / workload.time_scale))
             last = at_s
         yield Columns(due_s=due_s, isl=array("q", (row[1] for row in some)), osl=array("q", (row[2] for row in some)))
+
+
+def _users(workload: Workload, size: int) -> "Iterator[array[float]]":
+    """Due times of a closed loop: each user's first, then 0, as nobody knows yet when a user will be free."""
+    users = min(workload.concurrency or 1, workload.n)
+    for start in range(0, workload.n, size):
+        places = range(start, min(start + size, workload.n))
+        yield array("d", (whole_us(workload.ramp_s * at / users) if at < users else 0.0 for at in places))
 
 
 def _steady(workload: Workload, size: int) -> "Iterator[array[float]]":
@@ -148,6 +163,11 @@ def flows(workload: Workload) -> bool:
     shares = workload.turns > 1 or workload.shared_prefix_tok > 0
     timed = workload.rate_req_per_s is not None or bool(workload.stages)
     return timed and workload.arrivals != "burst" and not shares
+
+
+def serves_users(workload: Workload) -> bool:
+    """Whether it is a closed loop whose requests share no prefix and no session."""
+    return workload.concurrency is not None and workload.turns == 1 and not workload.shared_prefix_tok
 
 
 def expected(workload: Workload) -> float:
