@@ -1,7 +1,8 @@
 """Every figure that the docs state, in one go: `python -m bench.all [--data DIR] [NAME...]` (make bench). An hour on a quiet machine.
 
 Each bench prints its own table; this prints the date, the machine and the commit, what it runs, and how each ended. `start-up` is
-what a person waits for. --data names a folder of public measurements for `validate`; NAMEs run only those.
+what a person waits for. --data names a folder of public measurements for `validate`; NAMEs run only those. --out keeps what they write, and
+`predict` goes on with what lies there.
 """
 
 import argparse
@@ -76,6 +77,7 @@ def main() -> int:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("names", nargs="*", metavar="NAME")
     asked.add_argument("--data", metavar="DIR")
+    asked.add_argument("--out", metavar="DIR", type=Path)
     given = asked.parse_args()
     failed = 0
     print(header())
@@ -83,7 +85,7 @@ def main() -> int:
         print("\n== start-up")
         start_up()
     with tempfile.TemporaryDirectory() as scratch:
-        for name, args in benches(given.data, Path(scratch)):
+        for name, args in benches(given.data, given.out or Path(scratch)):
             if given.names and name not in given.names:
                 continue
             print(f"\n== {name}: python {' '.join(args)}", flush=True)

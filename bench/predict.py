@@ -220,7 +220,7 @@ def typical(seen: list[Lone]) -> Lone:
 
 def predict_all(found: Results, engine: str, calibration: Calibration) -> None:
     """Every load, and every number of users, into the file."""
-    for load in [*loads_of(engine), *map(users_load, range(1, MOST_USERS + 1))]:
+    for load in [*loads_of(engine, calibration), *map(users_load, range(1, MOST_USERS + 1))]:
         expected, saturated = predict(load, calibration)
         found.add("predicted", engine, load=load.name, saturated=saturated, figures=expected)
 
@@ -230,7 +230,7 @@ def predict_named(calibration: Calibration, engine: str, name: str, pace: Pace) 
 
     Where the engine's switches make a lone prompt another number of steps than when it was calibrated, its TTFT says so, not the machine's.
     """
-    load = {x.name: x for x in [*loads_of(engine), *map(users_load, range(1, MOST_USERS + 1))]}[name]
+    load = {x.name: x for x in [*loads_of(engine, calibration), *map(users_load, range(1, MOST_USERS + 1))]}[name]
     usual, here = (
         lone_predicted_s(calibration, x) for x in (Load(name="lone", workload=LONE), replace(load, workload=LONE))
     )
@@ -255,10 +255,10 @@ def targets_of(calibration: Calibration) -> dict[str, float]:
     }
 
 
-def todo(found: Results, engine: str, args: argparse.Namespace) -> list[tuple[Load, int]]:
+def todo(found: Results, engine: str, calibration: Calibration, args: argparse.Namespace) -> list[tuple[Load, int]]:
     """What is not measured yet: what was tried least comes first, engines with the same switches side by side."""
     wanted = [n.strip() for n in args.loads.split(",") if n.strip()]
-    loads = [x for x in loads_of(engine) if not wanted or any(w in x.name for w in wanted)]
+    loads = [x for x in loads_of(engine, calibration) if not wanted or any(w in x.name for w in wanted)]
     loads.sort(key=lambda x: (found.runs(engine, x.name), str(x.switches)))
     return [
         (load, repeat)
@@ -308,7 +308,7 @@ def slice_of(engine: str, found: Results, folder: Path, args: argparse.Namespace
             predict_all(found, engine, calibration)
         lone = Lone(*next(x["lone"] for x in found.lines if x["kind"] == "calibrated" and x["engine"] == engine))
         while args.repeats and time.monotonic() - began < args.for_s:
-            left = todo(found, engine, args)
+            left = todo(found, engine, calibration, args)
             item = left[0] if left else None if args.loads else next_users(found, engine, args.repeats)
             if item is None:
                 print(f"{engine}: all is measured", file=sys.stderr)

@@ -41,6 +41,7 @@ def test_round_trip(learned, tmp_path):
         ({"schema_version": 99}, "schema version 99"),
         ({"schema_version": "1"}, "schema version '1'"),
         ({"step": {"const_s": -1.0}}, "const_s is -1.0"),
+        ({"step": {"const_s": 0.01, "bend": [[1, 0.0], [8, -0.02]]}}, "-0.02 s at 8 tokens"),
         ({"colour": "blue"}, "colour"),
     ],
 )

@@ -1,13 +1,14 @@
 """The fit recovers a known step time from rows alone, says how sure it is, and marks what it could not learn."""
 
 import dataclasses
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrate.synthetic import TRUTH, probe_like, serve
-from servefit.calibrate.calibration import FITTED, Batching, coefficient
+from servefit.calibrate.calibration import FITTED, Batching, coefficient, draws
 from servefit.calibrate.fit import fit_runs, run_sha256
 from servefit.calibrate.steps import observe
 from servefit.errors import CannotMeasure
@@ -78,6 +79,22 @@ def test_a_bend_and_a_change_of_shape_are_found():
         pos = tok * tok // 2
         truth = step_s(step, seqs=0, kv_tok=0, prefill_tok=tok, prefill_pos=pos)
         assert step_s(found.step, seqs=0, kv_tok=0, prefill_tok=tok, prefill_pos=pos) == pytest.approx(truth, rel=0.03)
+
+
+def test_a_batch_that_is_cheaper_than_a_smaller_one_is_found():
+    """Twelve to sixteen requests take less than ten, as where a kernel switches: the bend falls, and only as far as the rows say."""
+    step = dataclasses.replace(TRUTH, per_seq_s=0.0, bend=((1, 0.0), (8, 0.010), (12, 0.004), (64, 0.004)))
+    runs = [
+        *probe_like(step, noise=0.01),
+        *(serve([(0.0, 64, 40)] * n, users=n, step=step, noise=0.01, seed=n) for n in (2, 4, 6, 8, 10, 12, 14, 16)),
+    ]
+    found = fit_runs(runs, batching=KNOWN["continuous"])
+    for seqs in (1, 4, 8, 10, 12, 14, 16):
+        truth = step_s(step, seqs=seqs, kv_tok=80 * seqs)
+        assert step_s(found.step, seqs=seqs, kv_tok=80 * seqs) == pytest.approx(truth, rel=0.02), seqs
+    fall = coefficient(found, "bend@12")
+    assert fall.value == pytest.approx(-0.006, rel=0.03) and fall.low < fall.value < fall.high < 0
+    assert all(s.const_s + extra > 0 for s in draws(found, 50, Random(1)) for _, extra in s.bend)
 
 
 def test_late_steps_do_not_move_the_fit():

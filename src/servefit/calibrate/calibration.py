@@ -39,7 +39,7 @@ class Coefficient:
     """One coefficient of `StepTime`: its value, a 95% interval, and where it comes from. Seconds."""
 
     name: str
-    """A field of `StepTime`, or "bend@8": what the bend rises by up to 8 tokens, from the point before."""
+    """A field of `StepTime`, or "bend@8": what the bend rises (or, below 0, falls) by up to 8 tokens, from the point before."""
     value: float
     low: float
     high: float
@@ -168,7 +168,7 @@ def beyond(domain: Domain, **reached: int) -> tuple[Excess, ...]:
 
 
 def draws(calibration: Calibration, n: int, rng: Random) -> tuple[StepTime, ...]:
-    """`n` step times that the runs allow: coefficients drawn from their joint normal, never below zero.
+    """`n` step times that the runs allow: coefficients drawn from their joint normal, below zero only where the interval goes there.
 
     Correlated errors stay correlated: a larger constant goes with a smaller cost per request. Coefficients that were
     not measured stay at their prior. The spread of a figure over these is the calibration's own part of its interval.
@@ -178,7 +178,7 @@ def draws(calibration: Calibration, n: int, rng: Random) -> tuple[StepTime, ...]
     for _ in range(n):
         z = [rng.gauss(0.0, 1.0) for _ in root]
         moved = {
-            c.name: max(0.0, c.value + math.fsum(root[i][k] * z[k] for k in range(i + 1)))
+            c.name: max(-math.inf if c.low < 0 else 0.0, c.value + math.fsum(root[i][k] * z[k] for k in range(i + 1)))
             for i, c in enumerate(calibration.coefficients)
             if root
         }
@@ -189,16 +189,21 @@ def draws(calibration: Calibration, n: int, rng: Random) -> tuple[StepTime, ...]
 def with_coefficients(step: StepTime, values: dict[str, float]) -> StepTime:
     """`step` with the coefficients in `values`; those called "bend@N" are rises, and add up to the bend.
 
-    >>> with_coefficients(StepTime(bend=((4, 0.0), (8, 1.0))), {"const_s": 2.0, "bend@8": 3.0, "bend@16": 1.0}).bend
-    ((4, 0.0), (8, 3.0), (16, 4.0))
+    Any step reads the weights, so the bend takes away half of the constant at most.
+
+    >>> with_coefficients(StepTime(bend=((4, 0.0), (8, 1.0))), {"const_s": 2.0, "bend@8": 3.0, "bend@16": -1.0}).bend
+    ((4, 0.0), (8, 3.0), (16, 2.0))
+    >>> with_coefficients(StepTime(const_s=2.0), {"bend@8": -3.0}).bend
+    ((1, 0.0), (8, -1.0))
     """
     plain = {name: value for name, value in values.items() if not name.startswith(BEND)}
     rises = sorted((int(name.removeprefix(BEND)), value) for name, value in values.items() if name.startswith(BEND))
     bend = step.bend
     if rises:
         total, points = 0.0, [(step.bend[0][0] if step.bend else 1, 0.0)]
+        lowest = -0.5 * plain.get("const_s", step.const_s)
         for at, rise in rises:
-            total += rise
+            total = max(total + rise, lowest)
             points.append((at, total))
         bend = tuple(
             p
@@ -274,5 +279,11 @@ def load_calibration(path: Path) -> Calibration:
         if spec.name.endswith("_s") and not (math.isfinite(figure) and figure >= 0):
             raise ServefitError(
                 f"{path}: {spec.name} is {figure}, and no step can take that.", hint="Calibrate again, or restore it."
+            )
+    for at, extra in calibration.step.bend:
+        if not math.isfinite(extra) or (extra < 0 and calibration.step.const_s + extra <= 0):
+            raise ServefitError(
+                f"{path}: the bend adds {extra} s at {at} tokens, and no step can take that.",
+                hint="Calibrate again, or restore it.",
             )
     return calibration

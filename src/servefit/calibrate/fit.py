@@ -148,7 +148,7 @@ def run_sha256(run: Run) -> str:
 
 
 def columns(o: Observation, knots: Sequence[int]) -> list[float]:
-    """How much of each coefficient `o` pays: those of FITTED in order, then the rises of the bend between `knots`."""
+    """How much of each coefficient `o` pays: those of FITTED in order, then the rises (or falls) of the bend between `knots`."""
     row = [
         float(len(o.parts)),
         float(sum(p.changed for p in o.parts)),
@@ -175,9 +175,10 @@ WORTH_IT = 0.88
 
 ENOUGH = 60
 """Single decode steps of one batch size count as so many at most: thousands of lone steps must not outvote the batches."""
-LOOSE, STIFF = 3.0, 0.3
+LOOSE, STIFF, FALL = 3.0, 0.3, 0.03
 """How large a rise of the bend may well be, in single steps: up to the largest batch, where decode steps show it, and above,
-where only prompts do, whose own slope says nearly the same."""
+where only prompts do, whose own slope says nearly the same. Up to the largest batch it may fall as well, as a kernel for more
+requests can be the faster one, but not lightly: else a fall takes back what a request is said to cost too much, and what is said of still larger batches is wild."""
 
 
 def _size(o: Observation) -> int:
@@ -196,6 +197,11 @@ def _knots(rows: Sequence[Observation]) -> tuple[int, ...]:
     return tuple(found) if len(found) > 3 else ()
 
 
+def _widest(rows: Sequence[Observation]) -> float:
+    """The largest batch of decoding requests."""
+    return max((p.seqs for o in rows for p in o.parts), default=0.0)
+
+
 def _best_fit(kept: Sequence[tuple[int, Observation]]) -> tuple[tuple[int, ...], Fit]:
     """(points of the bend, the fit): straight, unless a bend is worth its coefficients."""
     rows = [o for _, o in kept]
@@ -203,7 +209,7 @@ def _best_fit(kept: Sequence[tuple[int, Observation]]) -> tuple[tuple[int, ...],
     times = [o.time_s for o in rows]
     alike = Counter(_size(o) for o in rows if o.plain)
     weights = [_importance(o) * (min(1.0, ENOUGH / alike[_size(o)]) if o.plain else 1.0) for o in rows]
-    widest = max((p.seqs for o in rows for p in o.parts), default=0.0)
+    widest = _widest(rows)
 
     def fit_with(knots: tuple[int, ...], *, tiles: bool = True) -> tuple[Fit, float]:
         x = [columns(o, knots) for o in rows]
@@ -212,7 +218,10 @@ def _best_fit(kept: Sequence[tuple[int, Observation]]) -> tuple[tuple[int, ...],
         single = sorted(o.time_s / len(o.parts) for o in rows)[len(rows) // 2]
         rises = [(LOOSE if k <= widest else STIFF) * single for k in knots[1:]]
         loose = [0.0] * len(FITTED) + rises
-        fit = robust_fit(x, times, groups, importance=weights, loose=loose)
+        falling = [i for i, k in enumerate(knots[1:], len(FITTED)) if k <= widest]
+        both = [[*row, *(-row[i] for i in falling)] for row in x]
+        loose += [FALL * single] * len(falling)
+        fit = _joined(robust_fit(both, times, groups, importance=weights, loose=loose), falling)
         fitted = [math.fsum(v * (b or 0.0) for v, b in zip(row, fit.beta, strict=True)) for row in x]
         if tiles and (fit.beta[RAGGED] or 0.0) <= t95(fit.freedom) * math.sqrt(
             max(fit.covariance[RAGGED][RAGGED], 0.0)
@@ -227,6 +236,20 @@ def _best_fit(kept: Sequence[tuple[int, Observation]]) -> tuple[tuple[int, ...],
         return (), straight
     bent, bent_miss = fit_with(knots)
     return (knots, bent) if bent_miss < WORTH_IT * miss and bent_miss > 0 and miss > 2e-3 else ((), straight)
+
+
+def _joined(fit: Fit, falling: Sequence[int]) -> Fit:
+    """The fit with the last columns, which are those in `falling` negative, taken off these: one coefficient of either sign."""
+    m = len(fit.beta) - len(falling)
+    beta = list(fit.beta[:m])
+    of = [(j, 1.0) for j in range(m)] + [(j, -1.0) for j in falling]
+    covariance = [[0.0] * m for _ in range(m)]
+    for a, (i, sign) in enumerate(of):
+        if a >= m and (fit.beta[a] or 0.0):
+            beta[i] = (beta[i] or 0.0) - (fit.beta[a] or 0.0)
+        for b, (j, other) in enumerate(of):
+            covariance[i][j] += sign * other * fit.covariance[a][b]
+    return replace(fit, beta=tuple(beta), covariance=tuple(map(tuple, covariance)))
 
 
 def _importance(o: Observation) -> float:
@@ -250,6 +273,7 @@ def _coefficients(
     wide = t95(fit.freedom)
     found: list[Coefficient] = []
     paid = [columns(o, knots) for o in rows]
+    may_fall = {f"{BEND}{k}" for k in knots if k <= _widest(rows)}
     for j, name in enumerate([*FITTED, *(f"{BEND}{k}" for k in knots[1:])]):
         value = fit.beta[j]
         points = sum(1 for row in paid if row[j])
@@ -272,7 +296,7 @@ def _coefficients(
             Coefficient(
                 name=name,
                 value=value,
-                low=max(0.0, value - half),
+                low=value - half if name in may_fall else max(0.0, value - half),
                 high=value + half,
                 source="measured",
                 origin=origin,
