@@ -1,6 +1,7 @@
 """Runs with a known cause, made by the simulated engine (and a little noise), for the rules to name."""
 
 import random
+from bisect import bisect_right
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +53,27 @@ def shake(run: Run, *, jitter_s: float = 0.001, seed: int = 7) -> Run:
             )
         )
     return Run(header=replace(run.header, kind="measured", engine={}), rows=tuple(rows))
+
+
+def disturb(run: Run, seed: int, *, most: float = 4.0) -> Run:
+    """The run on a busy machine: for a moment, half of the time, everything takes up to `most` times as long, in the same order."""
+    rng = random.Random(seed)
+    knots = [(0.0, 0.0)]
+    while knots[-1][0] < max(r.chunk_s[-1] for r in run.rows if r.chunk_s):
+        at, late = knots[-1]
+        piece = rng.expovariate(1 / 0.15)
+        knots.append((at + piece, late + piece * rng.choice((1.0, rng.uniform(1.0, most)))))
+
+    def moved(t: float) -> float:
+        index = max(bisect_right(knots, (t,)) - 1, 0)
+        (a, b), (c, d) = knots[index : index + 2]
+        return b + (t - a) * (d - b) / (c - a)
+
+    rows = [
+        replace(r, due_s=moved(r.due_s), sent_s=moved(r.sent_s or r.due_s), chunk_s=tuple(map(moved, r.chunk_s)), done_s=moved(r.chunk_s[-1]))
+        for r in run.rows
+    ]  # fmt: skip
+    return Run(header=run.header, rows=tuple(rows))
 
 
 def stream(

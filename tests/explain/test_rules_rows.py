@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from explain.runs import by_hand, of_requests, simulate, stream
+from explain.runs import by_hand, disturb, of_requests, simulate, stream
 from servefit.errors import ServefitError
+from servefit.explain.features import fit_reading, look
 from servefit.explain.rules import Diagnosis, diagnose_run
 from servefit.records import Finding, Run
 from servefit.workload.requests import Request
@@ -57,6 +58,58 @@ def test_a_saturated_closed_loop_without_queue_times():
     found = diagnose_run(told).causes[0]
     assert found.code == "seats_full"
     assert "own reading time" in found.saw
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_users_who_send_at_once_are_served_in_any_order(first: int):
+    """Three users on one seat, as measured on llama.cpp: whichever of the three the server took first, the seat is named.
+
+    Who was due first and served last met no empty server, and says nothing of what reading takes.
+    """
+    took, ends, rows = 0.40, [2.0, 2.0, 2.0], []
+    order = [*range(first, 3), *range(first)]
+    for turn in range(9):
+        due, end = (2.0 + 0.0001 * order[turn], ends[-1]) if turn < 3 else (ends[-3], ends[-1])
+        rows.append(stream(turn, due, end + 0.22 - due, [(took - 0.22) / 23] * 23, isl=44, isl_asked=44))
+        ends.append(rows[-1].chunk_s[-1])
+    warm = [
+        stream(90, 0.5, 0.43, [0.01], phase="warmup", isl=59, isl_asked=59),
+        stream(91, 1.0, 0.87, [0.01], phase="warmup", isl=187, isl_asked=187),
+    ]
+    found = diagnose_run(by_hand([*warm, *rows])).causes[0]
+    assert (found.code, found.value) == ("seats_full", 1)
+    assert "until an answer before it had ended" in found.saw
+    typical = fit_reading(by_hand([*warm, *rows]))
+    assert typical
+    assert typical.expected_s(44) < 0.6, (
+        "0.22 is the truth, 0.87 was believed where the last in line was taken for the first"
+    )
+
+
+def test_a_busy_machine_does_not_hide_the_queue():
+    """The same three on one seat while half of the time everything takes up to four times as long: the order is the same."""
+    for seed in range(20):
+        busy = disturb(simulate(n=9, isl=24, osl=24, users=3, policy="none", seats=1, seed=seed), seed)
+        found = diagnose_run(busy).causes[0]
+        assert (found.code, found.value) == ("seats_full", 1), seed
+
+
+def test_a_busy_machine_makes_no_queue():
+    """Few requests on a server of 16 seats, disturbed alike: those who met nobody are as slow, so at most one of ten is blamed."""
+    runs = [disturb(simulate(n=40, isl=48, osl=32, rate=0.5, seats=16, seed=seed), seed) for seed in range(20)]
+    assert sum(bool({"seats_full", "queueing"} & set(codes(run))) for run in runs) <= 2
+    for users in (2, 4, 6):  # calm, with a seat for everyone
+        assert codes(simulate(n=20, isl=64, osl=48, users=users, seats=8)) == []
+
+
+def test_prompts_read_beside_answers_are_no_seats():
+    """Two users by turns, long prompts in slices: never two answers at once, but the prompt was read meanwhile."""
+    rows, due = [], 0.0
+    for number in range(16):
+        rows.append(stream(number, due, 1.0, [0.02] * 30, isl=900, isl_asked=900))
+        due += 0.8
+    assert "seats_full" not in codes(by_hand(rows))
+    assert look(by_hand(rows)).running_max == 1
 
 
 def test_one_seat_in_an_open_loop():

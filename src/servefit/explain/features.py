@@ -18,6 +18,8 @@ class Reading:
 
     front_end_s: float
     s_per_tok: float | None
+    least_s_per_tok: float
+    """The least that any of those took, by prompt token: no noise makes a request faster than it can be."""
     n: int
     how: str
 
@@ -38,10 +40,23 @@ def in_flight(rows: Sequence[RequestRecord]) -> tuple[int, ...]:
     return tuple(bisect_left(dues, r.due_s) - bisect_right(ends, r.due_s) for r in rows)
 
 
-def _load_in_flight(run: Run) -> list[tuple[RequestRecord, int]]:
-    """The load's rows that completed, each with how many other requests, of any phase, were under way when it was due."""
-    everyone = zip(run.rows, in_flight(run.rows), strict=True)
-    return [(r, n) for r, n in everyone if r.phase == "load" and r.ok and r.ttft_s is not None]
+def undisturbed(rows: Sequence[RequestRecord]) -> tuple[bool, ...]:
+    """For each row, whether nothing else was being written from when it was due until just after its own first token.
+
+    Who was due first is not asked: of users who send at once a server may serve any first, and the others wait for that one.
+    """
+    spans = [(r.chunk_s[0] if r.chunk_s else r.due_s, end_s(r)) for r in rows]
+    starts, ends = sorted(a for a, _ in spans), sorted(b for _, b in spans)
+    out = []
+    for row, (first, _) in zip(rows, spans, strict=True):
+        # who begins a moment later was read in the same step
+        until = first + 0.1 * (first - row.due_s)
+        out.append(bool(row.chunk_s) and bisect_right(starts, until) - bisect_right(ends, row.due_s) <= 1)
+    return tuple(out)
+
+
+def _whole(row: RequestRecord) -> bool:
+    return row.phase == "load" and row.ok and row.ttft_s is not None
 
 
 def fit_reading(run: Run) -> Reading | None:
@@ -50,11 +65,13 @@ def fit_reading(run: Run) -> Reading | None:
     Theil-Sen (median of pairwise slopes) over fresh prompt tokens where lengths differ by a factor of 1.5 or more; a
     constant otherwise. None where no request completed.
     """
-    known = [(r, n) for r, n in _load_in_flight(run) if r.isl is not None]
+    known = [
+        (r, free) for r, free in zip(run.rows, undisturbed(run.rows), strict=True) if _whole(r) and r.isl is not None
+    ]
     if not known:
         return None
     rows = [r for r, _ in known]
-    alone = [r for r, n in known if n <= 0]
+    alone = [r for r, free in known if free]
     how = f"from {len(alone)} requests that met an empty server"
     if len(alone) < 3 and len(alone) < len(rows):
         # the warm-up's requests met an empty server too, before the load
@@ -64,11 +81,11 @@ def fit_reading(run: Run) -> Reading | None:
         fastest = sorted(rows, key=lambda r: (r.ttft_s or 0.0) / max(r.isl or 1, 1))
         alone = fastest[: max(len(rows) // 4, 1)]
         how = f"from the fastest {len(alone)} of {len(rows)} requests"
-    points = [(_fresh(r), r.ttft_s - max((r.sent_s or r.due_s) - r.due_s, 0.0)) for r in alone if r.ttft_s is not None]
+    points = [(fresh(r), r.ttft_s - max((r.sent_s or r.due_s) - r.due_s, 0.0)) for r in alone if r.ttft_s is not None]
     return _line(points, how)
 
 
-def _fresh(row: RequestRecord) -> int:
+def fresh(row: RequestRecord) -> int:
     return (row.isl or 0) - (row.cached_tok or 0)
 
 
@@ -76,13 +93,14 @@ def _line(points: list[tuple[int, float]], how: str) -> Reading:
     tokens = [t for t, _ in points]
     middle = percentile([s for _, s in points], 50)
     assert middle is not None, "a line needs at least one point"
+    least = min(s / max(t, 1) for t, s in points)
     if len(points) < 2 or max(tokens) < 1.5 * max(min(tokens), 1):
-        return Reading(front_end_s=middle, s_per_tok=None, n=len(points), how=how)
+        return Reading(front_end_s=middle, s_per_tok=None, least_s_per_tok=least, n=len(points), how=how)
     some = points if len(points) <= 400 else points[:: len(points) // 400 + 1]
     slopes = [(b - a) / (n - m) for i, (m, a) in enumerate(some) for n, b in some[i + 1 :] if n != m]
     slope = max(percentile(slopes, 50) or 0.0, 0.0)
     rest = percentile([s - slope * t for t, s in points], 50) or 0.0
-    return Reading(front_end_s=max(rest, 0.0), s_per_tok=slope, n=len(points), how=how)
+    return Reading(front_end_s=max(rest, 0.0), s_per_tok=slope, least_s_per_tok=least, n=len(points), how=how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,26 +128,31 @@ class Features:
     rows: tuple[RequestRecord, ...]
     under_way: tuple[int, ...]
     """Other requests in flight when each was due."""
+    free: tuple[bool, ...]
+    """Whether nobody was served before it meanwhile (`undisturbed`)."""
     reading: Reading | None
     excess_s: tuple[float, ...]
     """TTFT beyond what reading should take, each row's."""
     running_mean: float
     """Answers being written at once, averaged over the time in which any was."""
     running_max: int
+    turn_s: tuple[float, ...]
+    """How long each waited if `running_max` seats are all there is: from when it was due until one was given up for it."""
     gaps: tuple[Gap, ...]
     """Every pause between chunks of those rows, by end time."""
 
 
 def look(run: Run) -> Features:
     """The features of a run; rows that did not complete are left out, but they count as in flight."""
-    known = sorted(_load_in_flight(run), key=lambda pair: pair[0].due_s)
-    rows = tuple(r for r, _ in known)
+    everyone = zip(run.rows, in_flight(run.rows), undisturbed(run.rows), strict=True)
+    known = sorted((x for x in everyone if _whole(x[0])), key=lambda x: x[0].due_s)
+    rows = tuple(x[0] for x in known)
     reading = fit_reading(run)
-    excess = tuple(max((r.ttft_s or 0.0) - reading.expected_s(_fresh(r)), 0.0) if reading else 0.0 for r in rows)
+    excess = tuple(max((r.ttft_s or 0.0) - reading.expected_s(fresh(r)), 0.0) if reading else 0.0 for r in rows)
     mean, most = _running(run.rows)
     return Features(
-        run=run, rows=rows, under_way=tuple(n for _, n in known), reading=reading, excess_s=excess,
-        running_mean=mean, running_max=most, gaps=_gaps(rows),
+        run=run, rows=rows, under_way=tuple(x[1] for x in known), free=tuple(x[2] for x in known), reading=reading, excess_s=excess,
+        running_mean=mean, running_max=most, turn_s=turns(run.rows, rows, most), gaps=_gaps(rows),
     )  # fmt: skip
 
 
@@ -147,6 +170,21 @@ def _running(rows: Sequence[RequestRecord]) -> tuple[float, int]:
         most = max(most, now)
         before = at
     return (area / busy if busy else 0.0), most
+
+
+def turns(everyone: Sequence[RequestRecord], rows: Sequence[RequestRecord], seats: int) -> tuple[float, ...]:
+    """What each of `rows` waited for a seat, were there so many, served in turn: the n-th to begin takes the seat that the
+    (n - seats)-th to end gives up. It needs the order of what was seen and no estimate of reading, so no noise moves it.
+    """
+    if seats < 1:
+        return (0.0,) * len(rows)
+    starts = sorted(r.chunk_s[0] for r in everyone if r.chunk_s)
+    ends = sorted(r.chunk_s[-1] for r in everyone if r.chunk_s)
+    out = []
+    for row in rows:
+        turn = bisect_left(starts, row.chunk_s[0]) - seats
+        out.append(max(min(ends[turn], row.chunk_s[0]) - row.due_s, 0.0) if turn >= 0 else 0.0)
+    return tuple(out)
 
 
 def _gaps(rows: tuple[RequestRecord, ...]) -> tuple[Gap, ...]:

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 from servefit.explain.case import Case, Cause
-from servefit.explain.features import Features, running_at, spearman
+from servefit.explain.features import Features, fresh, running_at, spearman
 from servefit.explain.told import counted
 from servefit.records import RequestRecord
 from servefit.stats import percentile
 from servefit.units import fmt, fmt_percent, fmt_s
+
+TURNS = "until an answer before it had ended"
 
 
 def waits_s(features: Features) -> tuple[list[float], str]:
@@ -19,6 +21,8 @@ def waits_s(features: Features) -> tuple[list[float], str]:
     if read and all(p is not None for p in read):
         own = [max((r.ttft_s or 0.0) - (p or 0.0), 0.0) for r, p in zip(features.rows, read, strict=True)]
         return own, "TTFT beyond the server's own reading time"
+    if taking_turns(features):
+        return list(features.turn_s), TURNS
     how = features.reading.how if features.reading else "unknown"
     return list(features.excess_s), f"beyond what reading takes, {how}"
 
@@ -35,10 +39,12 @@ def queueing(case: Case) -> Cause | None:
     slow_wait, slow_ttft = percentile(waits, 95), percentile((r.ttft_s or 0.0 for r in f.rows), 95)
     if slow_wait is None or not slow_ttft or slow_wait < 0.35 * slow_ttft or slow_wait < 0.03:
         return None
+    if waits == list(f.excess_s) and _waits_like_free(f):
+        return None
     told = how.startswith("by the server")
     together = spearman([float(n) for n in f.under_way], waits)
     varied = min(f.under_way) != max(f.under_way)
-    if not told and varied and together < 0.3 and slow_wait < 0.6 * slow_ttft:
+    if not told and how != TURNS and varied and together < 0.3 and slow_wait < 0.6 * slow_ttft:
         return None
     typical = percentile(waits, 50) or 0.0
     seats = full_seats(f, waits)
@@ -55,25 +61,59 @@ def queueing(case: Case) -> Cause | None:
     )  # fmt: skip
 
 
+def _waits_like_free(features: Features) -> bool:
+    """Whether those who had nobody before them exceed what reading takes by as much as the others: noise, and no queue."""
+    pairs = list(zip(features.excess_s, features.free, strict=True))
+    free = [s for s, alone in pairs if alone]
+    if len(free) < 5:
+        return False
+    return (percentile((s for s, alone in pairs if not alone), 90) or 0.0) < 2 * (percentile(free, 90) or 0.0)
+
+
 def full_seats(features: Features, waits: list[float]) -> int | None:
     """How many seats there are, where they are what requests wait for; None where it is something else.
 
     While a request waits and the seats are full, exactly that many answers are being written (or their prompts read).
     """
     most = features.running_max
-    if most < 1 or max(features.under_way, default=0) + 1 <= most:
+    busy = _written_beside(features, waits, (0.8,))
+    if len(busy) < 3:
         return None
-    moments = [
-        r.due_s + 0.8 * w for r, w in zip(features.rows, waits, strict=True) if w > 0.1 * (r.ttft_s or 1.0) and w > 0.02
+    nearly, full = (sum(n >= least for n in busy) / len(busy) for least in (most - 1, most))
+    return most if nearly >= 0.7 and full >= 0.4 else None
+
+
+def taking_turns(features: Features) -> bool:
+    """Whether requests took each other's seats, by the order of what was seen alone: noise moves times, and no order.
+
+    Half of all requests or more began only after one before them had ended, though never as many answers were written as
+    requests were under way; meanwhile, a quarter of the time or more, all seats were writing (where reading takes longer, who
+    reads and who waits is not seen from outside); and from there to the first token was time to read the prompt, which was
+    otherwise read while others wrote.
+    """
+    parts = (0.1, 0.3, 0.5, 0.7, 0.9)
+    busy = _written_beside(features, features.turn_s, parts)
+    if len(busy) < len(parts) * max(3, len(features.rows) / 2):
+        return False
+    if sum(n == features.running_max for n in busy) < 0.25 * len(busy):
+        return False
+    if features.reading is None:
+        return True
+    least = features.reading.least_s_per_tok
+    left = [
+        ((r.ttft_s or 0.0) - w) / (least * max(fresh(r), 1) or 1.0)
+        for r, w in zip(features.rows, features.turn_s, strict=True)
+        if w > 0
     ]
-    if len(moments) < 3:
-        return None
-    busy = running_at(features.run.rows, moments)
-    return (
-        most
-        if sum(n >= most - 1 for n in busy) >= 0.7 * len(busy) and sum(n == most for n in busy) >= 0.4 * len(busy)
-        else None
-    )
+    return (percentile(left, 50) or 0.0) >= 0.6
+
+
+def _written_beside(features: Features, waits: Sequence[float], parts: Sequence[float]) -> list[int]:
+    """How many answers were being written at these parts of each wait worth the name; empty where no seat can have lacked."""
+    if features.running_max < 1 or max(features.under_way, default=0) + 1 <= features.running_max:
+        return []
+    waited = [(r, w) for r, w in zip(features.rows, waits, strict=True) if w > 0.1 * (r.ttft_s or 1.0) and w > 0.02]
+    return running_at(features.run.rows, [r.due_s + part * w for r, w in waited for part in parts])
 
 
 def cold_start(case: Case) -> Cause | None:
