@@ -3,7 +3,7 @@
 import pytest
 
 from servefit.cli import plan, sweep
-from servefit.cli.promises import LATENCIES, latencies
+from servefit.cli.promises import LATENCIES, goodput, latencies
 from servefit.errors import ServefitError
 from servefit.objectives import Targets
 
@@ -56,3 +56,38 @@ def test_the_plan_holds_its_targets_at_the_percentile_that_is_asked(tmp_path, mo
     assert (found.ttft_s, found.p) == (1.0, 95)
     usual = plan._targets(Targets(), NONE | asked | {"p": 95}, alone=True)
     assert (usual.ttft_s, usual.tpot_s, usual.p) == (0.1, 0.01, 95)
+
+
+def test_goodput_is_read_alike():
+    """A share with or without the percent sign for both verbs; a rate only where the load is not what is raised."""
+    for rate in (False, True):
+        assert (
+            goodput("99%", rate=rate) == goodput("0.99", rate=rate) == {"goodput_frac": 0.99, "goodput_req_per_s": None}
+        )
+        for bad in ("0%", "0", "101%", "2", "4.5ms", "-1%"):
+            with pytest.raises(ServefitError, match=r"goodput .* is no share above 0 and up to 1"):
+                goodput(bad, rate=rate)
+    assert (
+        goodput("4.5/s", rate=True)
+        == goodput("4.5 req/s", rate=True)
+        == {"goodput_frac": None, "goodput_req_per_s": 4.5}
+    )
+    with pytest.raises(ServefitError, match="no rate above 0"):
+        goodput("0/s", rate=True)
+    with pytest.raises(ServefitError, match="is a rate, and the load is what is raised here"):
+        goodput("4.5/s", rate=False)
+
+
+@pytest.mark.parametrize("verb", ["plan", "sweep"])
+def test_both_verbs_read_goodput_so(verb, cli):
+    """The same share is refused by both in the same words."""
+    code, _, err = cli(
+        verb,
+        *(("--model", "llama-3.1-8b", "--device", "l4", "--rate", "1") if verb == "plan" else ()),
+        "--ttft",
+        "1s",
+        "--goodput",
+        "0%",
+    )
+    assert code == 2
+    assert "--goodput 0% is no share above 0 and up to 1" in err

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli import amounts, names, show
-from servefit.cli.promises import latencies, latency_options
+from servefit.cli.promises import goodput, goodput_option, latencies, latency_options
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=amounts.SEED, help="Seed of the first schedule.  [default: 0]")
 @click.option("--seeds", type=amounts.SEEDS, help="Schedules per candidate.  [default: 3]")
 @latency_options(99)
-@click.option("--goodput", help="Requests a second that must meet every latency target, or a share: 99%.")
+@goodput_option(rate=True)
 @click.option("--usd-per-hour", type=amounts.USD, help="At most so many dollars an hour, all replicas together.")
 @click.option("--usd-per-mtok", type=amounts.USD, help="At most so many dollars per million output tokens.")
 @click.option(
@@ -254,7 +254,7 @@ def _targets(base: Any, given: dict[str, Any], *, alone: bool) -> Any:
     changes: dict[str, Any] = latencies(given)
     p = {"p": changes.pop("p")} if "p" in changes else {}
     if given["goodput"] is not None:
-        changes |= _goodput(given["goodput"])
+        changes |= goodput(given["goodput"], rate=True)
     for name in ("usd_per_hour", "usd_per_mtok"):
         if given[name] is not None:
             changes[name] = given[name]
@@ -278,23 +278,6 @@ def _from_settings() -> Any:
 
     wanted = {name: value for name, value in asdict(load_settings().objectives).items() if value is not None}
     return replace(Targets(), **wanted) if wanted else Targets(ttft_s=0.1, tpot_s=0.01, goodput_frac=0.99)
-
-
-def _goodput(text: str) -> dict[str, Any]:
-    """Goodput as a share ("99%", "0.99") or as a rate ("4.5/s")."""
-    from servefit.units import parse_number
-
-    number, unit = parse_number(text.strip().removesuffix("/s").removesuffix("req"))
-    value = float(number)
-    if text.strip().endswith("/s"):
-        return {"goodput_req_per_s": value, "goodput_frac": None}
-    if unit == "%":
-        value /= 100
-    elif unit:
-        raise ServefitError(f"--goodput {text} is no share.", hint="Write 99% for a share, or 4.5/s for a rate.")
-    if value > 1:
-        raise ServefitError(f"--goodput {text} is a share above 1.", hint="Write 99% for a share, or 4.5/s for a rate.")
-    return {"goodput_frac": value, "goodput_req_per_s": None}
 
 
 def _prices(texts: tuple[str, ...], filed: tuple["GivenPrice", ...]) -> tuple["GivenPrice", ...]:

@@ -7,7 +7,7 @@ import click
 
 from servefit.cli import amounts
 from servefit.errors import ServefitError
-from servefit.units import parse_seconds
+from servefit.units import parse_number, parse_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +33,33 @@ def latency_options(p: int) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+def goodput_option(*, rate: bool) -> Callable[[F], F]:
+    """The flag of the good share; with `rate`, of good requests a second, too."""
+    text = "Share of requests that must meet every latency target, e.g. 99%"
+    return click.option("--goodput", help=f"{text}; or so many of them a second, 4.5/s." if rate else f"{text}.")
+
+
+def goodput(text: str, *, rate: bool) -> dict[str, float | None]:
+    """goodput_frac of "99%" or "0.99"; with `rate`, goodput_req_per_s of "4.5/s". Raises ServefitError for anything else."""
+    said = text.strip()
+    if said.endswith("/s"):
+        if not rate:
+            raise ServefitError(
+                f"--goodput {text} is a rate, and the load is what is raised here.",
+                hint="Write a share such as 99%. A rate is a target of servefit plan.",
+            )
+        number, unit = parse_number(said.removesuffix("/s").removesuffix("req"))
+        if unit or not number > 0:
+            raise ServefitError(f"--goodput {text} is no rate above 0.", hint="Write 4.5/s.")
+        return {"goodput_req_per_s": float(number), "goodput_frac": None}
+    number, unit = parse_number(said)
+    value = float(number) / (100 if unit == "%" else 1)
+    if unit not in ("", "%") or not 0 < value <= 1:
+        also = ", or 4.5/s for a rate" if rate else ""
+        raise ServefitError(f"--goodput {text} is no share above 0 and up to 1.", hint=f"Write 99% or 0.99{also}.")
+    return {"goodput_frac": value, "goodput_req_per_s": None}
 
 
 def latencies(given: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli import amounts, names, show
-from servefit.cli.promises import latencies, latency_options
+from servefit.cli.promises import goodput, goodput_option, latencies, latency_options
 from servefit.errors import ServefitError
 from servefit.units import fmt, fmt_percent, fmt_s
 
@@ -33,7 +33,7 @@ ENGINE_DEFAULTS: dict[str, Any] = {
 @click.option("--users", metavar="LOADS", help="Closed loop, C users each: auto, 4..64, or 1,2,4,8.")
 @click.option("--rates", metavar="LOADS", help="Open loop, requests a second: auto, 0.5..8, or 1,2,4.")
 @latency_options(95)
-@click.option("--goodput", help="Share of requests that must keep all of it, e.g. 99%.")
+@goodput_option(rate=False)
 @click.option(
     "--peak", type=amounts.USD, metavar="LOAD", help="Users (or requests a second) at the peak: how many replicas?"
 )
@@ -194,7 +194,7 @@ def read_targets(given: dict[str, Any]) -> "Targets":
     changes: dict[str, Any] = latencies(given)
     p = {"p": changes.pop("p")} if "p" in changes else {}
     if given["goodput"] is not None:
-        changes["goodput_frac"] = show.share(given["goodput"], "--goodput")
+        changes |= goodput(given["goodput"], rate=False)
     if not changes:
         wanted = {k: v for k, v in asdict(load_settings().objectives).items() if v is not None}
         changes = {k: v for k, v in wanted.items() if k in ("ttft_s", "tpot_s", "e2e_s", "goodput_frac", "p")}
