@@ -2,7 +2,7 @@
 
 Each bench prints its own table; this prints the date, the machine and the commit, what it runs, and how each ended. `start-up` is
 what a person waits for. --data names a folder of public measurements for `validate`; NAMEs run only those. --out keeps what they write, and
-`predict` goes on with what lies there.
+`predict` goes on with what lies there. --for and --rounds go to `predict`, of each engine.
 """
 
 import argparse
@@ -22,8 +22,9 @@ from servefit.host.machine import chip_name  # noqa: E402 - the checkout, not an
 GOLDEN = "tests/golden/bundles/decision-1.zip"
 
 
-def benches(data_dir: str | None, scratch: Path) -> list[tuple[str, list[str]]]:
-    """(name, arguments after python), the quick ones first."""
+def benches(data_dir: str | None, scratch: Path, more: list[str]) -> list[tuple[str, list[str]]]:
+    """(name, arguments after python), the quick ones first; `more` are for `predict`."""
+    predict = ["bench/predict.py", "--out", str(scratch / "predict.jsonl")]
     found = [
         ("install", ["-m", "bench.install"]),
         ("simulator", ["bench/simulator.py", "--candidates", "--day"]),
@@ -33,8 +34,8 @@ def benches(data_dir: str | None, scratch: Path) -> list[tuple[str, list[str]]]:
         ("day", ["bench/day.py"]),
         ("page", ["-m", "bench.page"]),
         ("tour", ["-m", "servefit", "tour", "--out", str(scratch / "tour")]),
-        ("predict", ["bench/predict.py", "--out", str(scratch / "a.jsonl"), "--engine", "embedded"]),
-        ("predict", ["bench/predict.py", "--out", str(scratch / "b.jsonl"), "--engine", "llamacpp", "--rounds", "2"]),
+        ("predict", [*predict, "--engine", "embedded", *more]),
+        ("predict", [*predict, "--engine", "llamacpp", *(more or ["--rounds", "2"])]),
     ]
     return [*found, ("validate", ["bench/validate.py", data_dir])] if data_dir else found
 
@@ -78,14 +79,17 @@ def main() -> int:
     asked.add_argument("names", nargs="*", metavar="NAME")
     asked.add_argument("--data", metavar="DIR")
     asked.add_argument("--out", metavar="DIR", type=Path)
+    asked.add_argument("--for", metavar="SECONDS", dest="for_s")
+    asked.add_argument("--rounds", metavar="N")
     given = asked.parse_args()
+    more = [x for flag, value in (("--for", given.for_s), ("--rounds", given.rounds)) if value for x in (flag, value)]
     failed = 0
     print(header())
     if not given.names or "start-up" in given.names:
         print("\n== start-up")
         start_up()
     with tempfile.TemporaryDirectory() as scratch:
-        for name, args in benches(given.data, given.out or Path(scratch)):
+        for name, args in benches(given.data, given.out or Path(scratch), more):
             if given.names and name not in given.names:
                 continue
             print(f"\n== {name}: python {' '.join(args)}", flush=True)
