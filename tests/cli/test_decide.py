@@ -202,3 +202,31 @@ def test_a_zip_is_only_read(here, call):
     for extra in (("--fix",), ("--against", "good")):
         code, _, err = call("verify", "b.zip", *extra)
         assert (code, "only read" in err) == (2, True)
+
+
+PLAN_AGAIN = (
+    "plan", "--model", "llama-3.1-8b", "--device", "rtx-4090", "--rate", "2", "-n", "20", "--isl", "64", "--osl", "8",
+    "--seeds", "1", "--jobs", "1", "--seats", "4", "--policy", "chunked", "--quiet",
+)  # fmt: skip
+
+
+def test_a_plan_that_a_decision_rests_on_is_not_written_over(here, call):
+    """Refused before anything is simulated, named, and let through by --force; then verify says what happened and what to do."""
+    before = (here / "plan.json").read_bytes()
+    assert call("decide", "plan.json", *OWN)[0] == 0
+    code, out, err = call(*PLAN_AGAIN)
+    assert (code, out) == (2, "")
+    assert "decision.md rests on plan.json" in err
+    assert "--out" in err
+    assert "--force" in err
+    assert (here / "plan.json").read_bytes() == before
+    assert call(*PLAN_AGAIN, "--json")[0] in (0, 5), "nothing is written, so nothing is refused"
+    assert call(*PLAN_AGAIN, "--out", "other.json")[0] in (0, 5), "no decision rests on that one"
+    assert call(*PLAN_AGAIN, "--out", "other.json")[0] in (0, 5)
+    assert call(*PLAN_AGAIN, "--force")[0] in (0, 5)
+    assert (here / "plan.json").read_bytes() != before
+    code, out, _ = call("verify", "decision.md")
+    assert code == 4
+    assert "A later `servefit plan` may have written over it" in out
+    assert "servefit decide plan.json --out decision.md --force" in out.splitlines()[-1]
+    assert call(*PLAN_AGAIN)[0] in (0, 5), "the decision rests on it no more"

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=amounts.PROCESSES, help="Processes.  [default: all cores for a large search]")
 @click.option("--ray", "ray_address", metavar="ADDRESS", help="A Ray cluster instead of processes.")
 @click.option("--out", type=click.Path(path_type=Path), help="Where plan.json goes.  [default: plan.json]")
+@click.option("--force", is_flag=True, help="Write over a plan that a decision beside it rests on.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--all", "everything", is_flag=True, help="Every candidate, assumption and what-if on the screen.")
 @click.option("--json", "as_json", is_flag=True, help="The whole plan as one JSON object on stdout.")
@@ -111,6 +112,8 @@ def command(
     path = out or Path("plan.json")
     if out is not None or not as_json:
         check_writable(path)
+        if not given["force"]:
+            _decided_on(path)
     with progress(quiet=given["quiet"] or as_json) as on_done, _cluster(given["ray_address"]):
         plan = make_plan(spec, jobs=jobs or _jobs(spec), ray_address=given["ray_address"], on_done=on_done)
     if out is not None or not as_json:
@@ -120,6 +123,18 @@ def command(
     else:
         show_plan(plan, path, everything=everything)
     return 0 if plan.recommended else 5
+
+
+def _decided_on(path: Path) -> None:
+    """Raise ServefitError where a decision beside `path` rests on the plan in it."""
+    from servefit.decide.decision import resting_on
+
+    if decisions := resting_on(path):
+        names = " and ".join(str(d) for d in decisions)
+        raise ServefitError(
+            f"{names} {'rests' if len(decisions) == 1 else 'rest'} on {path}, which this plan would write over.",
+            hint="Name another file with --out, or say --force and decide again.",
+        )
 
 
 def _show_again(file: Path, *, as_json: bool, everything: bool) -> int:

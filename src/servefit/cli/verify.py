@@ -11,7 +11,7 @@ import click
 
 from servefit.cli.show import emit_json, plain, table
 from servefit.decide.against import Held, expected_said, hold, prediction_said
-from servefit.decide.decision import parse_decision
+from servefit.decide.decision import at, parse_decision
 from servefit.decide.findings import Finding
 from servefit.decide.verify import Report
 from servefit.decide.written import show
@@ -199,6 +199,9 @@ def _next(path: Path, one: _Done) -> str:
         )
     if report.holds:
         return f"next: measure the real system, then servefit verify {path} --against RUN"
+    if any(f.code == "SOURCE" and f.name == "plan" for f in report.findings):
+        plan = at(report.path, report.decision.front.plan.path)
+        return f"next: bring the plan that was decided on back, or decide again: servefit decide {plan} --out {report.path} --force"
     if any(f.code == "STALE" for f in report.findings):
         return f"next: servefit verify {path} --fix respells stale numbers"
     return "next: mend the lines above, or write it again with servefit decide"

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from servefit.decide.written import NUMBER, Written, is_unit, read_back
 from servefit.errors import ServefitError
 from servefit.files import read_text
+from servefit.records import content_sha256
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 4 * 2**20
@@ -214,6 +215,24 @@ def load_decision(path: Path) -> Decision:
     """The decision in the file (or in the folder's decision.md). Raises ServefitError with one sentence for any fault."""
     path = path / "decision.md" if path.is_dir() else path
     return parse_decision(read_text(path, max_bytes=MAX_BYTES), where=str(path))
+
+
+def resting_on(file: Path) -> tuple[Path, ...]:
+    """The decisions in the file's folder that rest on it as it is now: writing over it would leave them with nothing."""
+    if not file.is_file():
+        return ()
+    out, actual = [], content_sha256(file)
+    for path in sorted(file.parent.glob("*.md")):
+        try:
+            with path.open("rb") as text:
+                if text.read(3) != b"---":
+                    continue
+            inputs = load_decision(path).front.inputs
+        except (ServefitError, OSError):
+            continue
+        if any(i.sha256 == actual and at(path, i.path).exists() and at(path, i.path).samefile(file) for i in inputs):
+            out.append(path)
+    return tuple(out)
 
 
 def at(path: Path, item: str) -> Path:

@@ -125,6 +125,8 @@ def _intact(decision: Decision, item: Input, where: Path) -> Finding | None:
     if actual == item.sha256:
         return None
     message = f"{item.path} is not the file that was decided on: its hash has changed."
+    if item.role == "plan":
+        message += " A later `servefit plan` may have written over it."
     return _front_finding(decision, "SOURCE", item.role, written=item.sha256, recomputed=actual, message=message)
 
 
