@@ -120,6 +120,26 @@ def test_a_finished_plan_is_shown_again(planned, shown, cli):
     assert code and not said and "which --device and --rate cannot change" in err
 
 
+def test_a_device_that_is_only_too_close_says_so(planned, capsys):
+    """Every candidate of one device in doubt: its row names the check, a line says what it may be, and no other device's does."""
+    plan = load_plan(planned)
+    best = plan.candidate(plan.recommended.id)
+    other = next(c.device for c in plan.candidates if c.device != best.device and c.verdict == "pass")
+
+    def doubt(c):
+        if c.device != other or c.verdict != "pass":
+            return c
+        changed = (
+            replace(k, verdict="too close to call", interval=(0.001, 0.5)) if k.name == "tpot" else k for k in c.checks
+        )
+        return replace(c, checks=tuple(changed), verdict="too close to call")
+
+    show_plan(replace(plan, candidates=tuple(doubt(c) for c in plan.candidates)), planned)
+    out = capsys.readouterr().out
+    assert f"{other} is too close to call at its nearest (" in out and "but may be 1.00 ms to 500 ms." in out
+    assert out.count("at its nearest") == 1 and "too close: TPOT" in out
+
+
 def test_each_precision_that_was_asked_has_a_row(planned, capsys):
     """Asked about bf16 and int8, the screen shows both without --all; two replicas have their number of devices in a column."""
     plan = load_plan(planned)

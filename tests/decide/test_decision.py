@@ -242,3 +242,26 @@ def test_what_may_be_nothing_is_up_to(tmp_path):
     path = make_case(tmp_path, plan=replace(plan, candidates=tuple(map(from_nothing, plan.candidates))))
     row = next(line for line in path.read_text().splitlines() if line.startswith("| p99 TTFT"))
     assert "| up to " in row and "ttft.low" not in row and "ttft.high" in row
+
+
+def test_a_device_that_is_only_too_close_says_what_its_check_may_be(tmp_path):
+    """Not its value alone, which stands on the right side of the target: at the seats with the fewest checks in doubt."""
+    plan = make_plan(tmp_path)
+    first = next(c for c in plan.candidates if c.figures and c.check("tpot"))
+
+    def doubt(c, seats, *names):
+        close = {"value": 0.9, "interval": (0.8, 1.1), "target": 1.0, "verdict": "too close to call"}
+        fine = close | {"interval": (0.8, 0.95), "verdict": "pass"}
+        checks = tuple(replace(k, **(close if k.name in names else fine), unit="s", at_most=True) for k in c.checks)
+        made = replace(
+            c, id=f"other/{c.model}/{c.precision}/kv16/chunked/seats{seats}/b1/tp1/x1", device="other", seats=seats
+        )
+        return replace(made, policy="chunked", checks=checks, verdict="too close to call")
+
+    both, one = doubt(first, 8, "ttft", "tpot"), doubt(first, 16, "tpot")
+    ledger = Ledger(plan=replace(plan, candidates=(*plan.candidates, both, one)), candidate=first)
+    page = Page(ledger=ledger, choices=Choices(date="2026-11-30", tool_version="0"))
+    said = [re.sub("<!--.*?-->", "", line) for line in page.never_pass() if "`other`" in line]
+    assert len(said) == 1 and "`chunked, 16 seats`" in said[0], said
+    assert "| 900 ms, but may be 800 ms to 1.10 s | 1.00 s |" in said[0]
+    assert ledger.value("on/other#nearest.candidate") == "chunked, 8 seats"  # as decisions of earlier versions named it

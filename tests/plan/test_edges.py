@@ -1,7 +1,7 @@
 """Both edges of the passing range, the target that sets each, and the device that never passes."""
 
 from plan.make import candidate
-from servefit.plan.edges import device_failures, groups, seat_range
+from servefit.plan.edges import device_failures, groups, seat_range, too_close
 
 
 def test_both_edges_with_the_target_that_sets_each():
@@ -52,6 +52,22 @@ def test_checks_that_pass_apart_but_never_together():
     (failure,) = device_failures([candidate(4, ttft=0.5), candidate(8, tpot=0.012)])
     assert failure.never == ()
     assert "never all together" in failure.sentence and "8 seats" in failure.sentence
+
+
+def test_a_device_that_is_only_too_close_says_which_check_and_where():
+    """16 seats leave TPOT alone in doubt, 8 seats TTFT too: the 16 stand for the device; one that passes or fails has no line."""
+    some = [
+        candidate(8, device="near", ttft=0.099, tpot=0.0096, rel=0.05),
+        candidate(16, device="near", tpot=0.0097, rel=0.05),
+        candidate(4, device="near", tpot=0.0101),
+        candidate(8, device="passes"),
+        candidate(16, device="passes", tpot=0.0097, rel=0.05),
+        candidate(8, device="fails", tpot=0.02),
+    ]
+    assert too_close(some) == {
+        "near": "near is too close to call at its nearest (chunked, 16 seats): p99 TPOT is 9.70 ms against 10.0 ms, "
+        "but may be 9.22 ms to 10.2 ms."
+    }
 
 
 def test_groups_differ_in_more_than_seats():

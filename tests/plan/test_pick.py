@@ -75,6 +75,16 @@ def test_nothing_passes_nothing_is_recommended():
     assert answer(some, None, near).startswith("No candidate meets every target; the nearest, gpu")
 
 
+def test_the_nearest_has_the_fewest_checks_in_doubt():
+    """Both latencies in doubt by a hair at 8 seats, one by more at 16, a clear miss by next to nothing at 4: 16 is nearest."""
+    two = candidate(8, ttft=0.0999, tpot=0.00999, rel=0.01)
+    one = candidate(16, tpot=0.0099, rel=0.05)
+    fail = candidate(4, tpot=0.01001)
+    assert nearest([two, one, fail]).id == one.id
+    assert nearest([two, candidate(32, tpot=0.0099, rel=0.05), one]).id == one.id
+    assert nearest([two, fail]).id == two.id
+
+
 def test_the_front_keeps_what_nothing_beats():
     """Dearer with more capacity stays; dearer with less of everything goes."""
     some = [

@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 
 from servefit.cli.show import plain, table
-from servefit.plan.edges import Group, group_of, show
+from servefit.plan.checks import misses
+from servefit.plan.edges import Group, group_of, show, too_close
 from servefit.plan.pick import SEATS, latency_margin
 from servefit.plan.plan import Assumption, Candidate, Check, Edge, Plan, SeatRange, WhatIf
 from servefit.plan.workers import OnDone
@@ -69,17 +70,16 @@ def _bounds(plan: Plan) -> None:
 
 def _ordered(plan: Plan) -> list[Candidate]:
     """The recommended (or nearest) one, those that pass, those that are too close, then the nearest misses."""
-    order = {"pass": 0, "too close to call": 1, "fail": 2}
     chosen = plan.recommended or plan.nearest
 
-    def key(c: Candidate) -> tuple[bool, int, bool, float, float]:
+    def key(c: Candidate) -> tuple[float, ...]:
         price = c.cost.usd_per_hour if c.cost else float("inf")
-        nothing = c.figures is None
+        passes = c.verdict == "pass"
         return (
             chosen is None or c.id != chosen.id,
-            order[c.verdict],
-            nothing,
-            price if not order[c.verdict] else 0.0,
+            not passes,
+            c.figures is None,
+            *((price,) if passes else misses(c.checks)),
             -latency_margin(c),
         )
 
@@ -124,12 +124,18 @@ def _candidates(plan: Plan, *, everything: bool) -> None:
         cells += [
             _capacity(c),
             fmt(c.cost.usd_per_hour, 2) if c.cost else "-",
-            {"pass": "pass", "fail": "fail", "too close to call": "too close"}[c.verdict]
-            + (" (bound)" if c.lower_bound else ""),
+            _verdict(c) + (" (bound)" if c.lower_bound else ""),
         ]
         body.append(cells)
     click.echo()
     table(heads, body, right=range(2 + many, len(heads) - 1), tight=True)
+
+
+def _verdict(c: Candidate) -> str:
+    """The verdict; where it is too close, with the checks in doubt: their values alone stand on the right side, or may."""
+    close = [check for check in c.checks if check.verdict == "too close to call"]
+    doubtful = [check.name.upper() if check.unit == "s" else check.label for check in close]
+    return f"too close: {', '.join(doubtful)}" if c.verdict == "too close to call" else c.verdict
 
 
 def _capacity(c: Candidate) -> str:
@@ -256,6 +262,8 @@ def _why_not(plan: Plan, *, everything: bool) -> None:
         told = [sentence.partition("; nor ")[0].rstrip(".") + "." for sentence in told[:FEW]]
         if plan.failures[FEW:]:
             told.append(f"Nor does anything pass on {', '.join(f.device for f in plan.failures[FEW:])}.")
+    near = [] if plan.nearest else list(too_close(plan.candidates).values())
+    told = [*(near if everything else near[:FEW]), *told]
     if plan.seat_trades:
         told.append(_trade(plan))
     if told:

@@ -16,7 +16,7 @@ from itertools import chain
 from servefit.decide.decision import numbers_in
 from servefit.decide.written import UNITS
 from servefit.objectives import Summary, Targets, Verdict, margin, summarize
-from servefit.plan.checks import never, overall, smallest_margin, tightest, verdict_of, worst
+from servefit.plan.checks import misses, never, overall, smallest_margin, tightest, verdict_of, worst
 from servefit.plan.edges import group_of, groups, seat_range
 from servefit.plan.plan import Assumption, Candidate, Check, Figures, Plan
 from servefit.records import Run
@@ -500,19 +500,29 @@ def unit_of(check: str | None, plan: Plan | None = None) -> str:
     return _UNITS.get(check or "", "plain")
 
 
-def _device(members: list[Candidate], label: str) -> Iterator[Quantity]:
-    device = members[0].device
-    source = f"{label}, every candidate on {device}"
-    near = max(members, key=lambda c: smallest_margin(c.checks))
-    if (short := worst([k for k in near.checks if check_verdict(k) != "pass"])) is not None:
-        said: tuple[tuple[str, Value, str, str], ...] = (
-            ("candidate", f"{near.policy}, {near.seats} seats", "text", "the setting whose smallest margin is largest"),
-            ("check", short.label, "text", "what it misses by most"),
-            ("value", short.value, check_dim(short), "its value there"),
-            ("target", short.target, check_dim(short), "its target"),
+def _short_of(scope: str, near: Candidate, chosen: str, source: str) -> Iterator[Quantity]:
+    """What a setting that does not pass misses by most, or may."""
+    if (short := worst([k for k in near.checks if check_verdict(k) != "pass"])) is None:
+        return
+    at = f"{near.policy}, {near.seats} seats"
+    yield Quantity(name=f"{scope}.candidate", value=at, dim="text", formula=chosen, source=source)
+    yield Quantity(
+        name=f"{scope}.check", value=short.label, dim="text", formula="what it misses by most", source=source
+    )
+    ends = zip(("low", "high"), short.interval or (None, None), strict=True)
+    for name, value in (("value", short.value), *ends, ("target", short.target)):
+        yield Quantity(
+            name=f"{scope}.{name}", value=value, dim=check_dim(short), formula=f"its {name} there", source=source
         )
-        for name, value, dim, formula in said:
-            yield Quantity(name=f"nearest.{name}", value=value, dim=dim, formula=formula, source=source)
+
+
+def _device(members: list[Candidate], label: str) -> Iterator[Quantity]:
+    source = f"{label}, every candidate on {members[0].device}"
+    # "nearest" is what decisions of earlier versions name; it must go on meaning what it meant
+    least = max(members, key=lambda c: smallest_margin(c.checks))
+    yield from _short_of("nearest", least, "the setting whose smallest margin is largest", source)
+    clear = min(members, key=lambda c: (*misses([_judged(k) for k in c.checks]), c.seats))
+    yield from _short_of("closest", clear, "the setting nearest to a clear pass, by its checks in doubt", source)
     for miss in never([(c.id, tuple(_judged(k) for k in c.checks)) for c in members]):
         dim = "plain" if miss.unit == "score" else miss.unit
         best = "lowest" if miss.at_most else "highest"

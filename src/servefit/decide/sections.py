@@ -196,13 +196,14 @@ class Page:
                 target = self.b(f"on/{device}#never.{check}.target")
                 label = check_label(members[0], check) or check
                 rows.append((word(device), label, self.b(f"on/{device}#{name}"), target))
-            if not best and self.ledger.find(f"on/{device}#nearest.value"):
-                at = f"on/{device}#nearest."
+            if not best and self.ledger.find(f"on/{device}#closest.value"):
+                at = f"on/{device}#closest."
+                value = self.b(at + "value") + (f", but may be {self._span(at[:-1])}" if self.has(at + "high") else "")
                 rows.append(
                     (
                         word(device),
                         f"never all at once; the nearest ({self.b(at + 'candidate')}) does not surely keep {self.b(at + 'check')}",
-                        self.b(at + "value"),
+                        value,
                         self.b(at + "target"),
                     )
                 )

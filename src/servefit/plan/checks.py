@@ -137,6 +137,27 @@ def smallest_margin(checks: Sequence[Check], *, names: Sequence[str] | None = No
     return min((-math.inf if c.margin is None else c.margin for c in chosen), default=0.0)
 
 
+def misses(checks: Sequence[Check]) -> tuple[float, float, float]:
+    """How far from a clear pass: what misses by less sorts first. The same order on the screen, in an answer, in a decision.
+
+    Too close comes before a fail. Of those too close the fewest checks in doubt, then the least by which these may miss
+    together; of those that fail the least by which the worst value misses.
+
+    >>> one = [make_check("tpot", 0.05, 0.038, (0.025, 0.053)), make_check("goodput", 0.99, 1.0, (0.996, 1.0))]
+    >>> two = [make_check("tpot", 0.05, 0.038, (0.025, 0.052)), make_check("goodput", 0.99, 1.0, (0.987, 1.0))]
+    >>> fails = [make_check("tpot", 0.05, 0.0501, (0.0501, 0.06)), make_check("goodput", 0.99, 1.0, None)]
+    >>> misses(one) < misses(two) < misses(fails)
+    True
+    """
+    verdict = overall(checks)
+    if verdict == "fail":
+        return 2.0, -smallest_margin(checks), 0.0
+    doubtful = [c for c in checks if c.verdict != "pass"]
+    ends = [(c, c.interval[1 if c.at_most else 0]) for c in doubtful if c.interval]
+    most = math.fsum(-margin(end, c.target, at_most=c.at_most) for c, end in ends)
+    return float(verdict != "pass"), float(len(doubtful)), most
+
+
 def never(checks_by_id: Sequence[tuple[str, tuple[Check, ...]]]) -> tuple[NeverPasses, ...]:
     """The checks that fail for every one of the candidates (id, checks), worst best value first."""
     out: list[tuple[float, NeverPasses]] = []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from servefit.plan import checks
-from servefit.plan.plan import Candidate, DeviceFailure, Edge, SeatRange
+from servefit.plan.plan import Candidate, Check, DeviceFailure, Edge, SeatRange
 from servefit.units import fmt, fmt_count, fmt_percent, fmt_s
 
 Group = tuple[str, str, str, int, str, int, int, int]
@@ -98,7 +98,7 @@ def _sentence(device: str, members: Sequence[Candidate]) -> str:
     """Why nothing passes on this device, in one sentence with the best value."""
     never = checks.never([(c.id, c.checks) for c in members])
     if not never:
-        nearest = max(members, key=lambda c: checks.smallest_margin(c.checks))
+        nearest = min(members, key=lambda c: (*checks.misses(c.checks), c.seats))
         binding = checks.worst(nearest.checks)
         assert binding is not None, f"{nearest.id} has no checks"
         return (
@@ -119,6 +119,30 @@ def _sentence(device: str, members: Sequence[Candidate]) -> str:
         f"{device} never passes {first.label}: its best is {show(first.best_value, first.unit)}{where} against "
         f"{show(first.target, first.unit)}{rest}."
     )
+
+
+def against(check: Check) -> str:
+    """A check that is no clear pass: its value, its target, and what it may be where that is what stands in the way."""
+    says = f"{check.label} is {show(check.value, check.unit)} against {show(check.target, check.unit)}"
+    if check.verdict == "fail" or check.interval is None:
+        return says
+    low, high = (show(end, check.unit) for end in check.interval)
+    return f"{says}, but may be {f'{low} to {high}' if check.interval[0] else f'up to {high}'}"
+
+
+def too_close(candidates: Sequence[Candidate]) -> dict[str, str]:
+    """For each device on which nothing passes and not all fails: which check stands in the way, where it comes nearest."""
+    by_device: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        by_device.setdefault(candidate.device, []).append(candidate)
+    out = {}
+    for device, members in by_device.items():
+        near = min(members, key=lambda c: (*checks.misses(c.checks), c.seats))
+        if near.verdict == "too close to call":
+            doubtful = "; ".join(against(c) for c in near.checks if c.verdict != "pass")
+            where = near.policy + ("" if near.policy == "none" else f", {fmt_count(near.seats, 'seat')}")
+            out[device] = f"{device} is too close to call at its nearest ({where}): {doubtful}."
+    return out
 
 
 def show(value: float | None, unit: str) -> str:

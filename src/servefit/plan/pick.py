@@ -9,7 +9,7 @@ from servefit.objectives import margin
 from servefit.physics.steptime import Source
 from servefit.plan import checks
 from servefit.plan.checks import LATENCIES
-from servefit.plan.edges import group_of, groups, show
+from servefit.plan.edges import against, group_of, groups, show
 from servefit.plan.plan import Candidate, Check, Recommended, SeatTrade
 from servefit.plan.spec import Pick
 from servefit.units import fmt, fmt_count, fmt_percent
@@ -127,11 +127,11 @@ def latency_margin(c: Candidate) -> float:
 
 
 def nearest(candidates: Sequence[Candidate]) -> Recommended | None:
-    """The candidate whose worst check misses by least, where nothing passes; None where nothing was simulated."""
+    """The candidate that is nearest to a clear pass, where nothing passes; None where nothing was simulated."""
     seen = [c for c in candidates if c.figures is not None]
     if not seen:
         return None
-    best = max(seen, key=lambda c: (checks.smallest_margin(c.checks), -c.seats))
+    best = min(seen, key=lambda c: (*checks.misses(c.checks), c.seats))
     missed = [c for c in best.checks if c.verdict != "pass"]
     missed.sort(key=lambda c: (c.verdict != "fail", c.name not in LATENCIES, _gap(c)))
     assert missed, f"{best.id} passes, and something else was to be recommended"
@@ -139,20 +139,11 @@ def nearest(candidates: Sequence[Candidate]) -> Recommended | None:
     if best.verdict == "too close to call":
         by_value = any(_gap(c) < 0 for c in missed)
         lead = "is too close to call" + ("" if by_value else ", by what its figures may be and not by what they are")
-    return Recommended(id=best.id, rule=f"{lead}: {'; '.join(_against(c) for c in missed)}")
+    return Recommended(id=best.id, rule=f"{lead}: {'; '.join(against(c) for c in missed)}")
 
 
 def _gap(check: Check) -> float:
     return -math.inf if check.margin is None else check.margin
-
-
-def _against(check: Check) -> str:
-    """A check that is no clear pass: its value, its target, and what it may be where that is what stands in the way."""
-    says = f"{check.label} is {show(check.value, check.unit)} against {show(check.target, check.unit)}"
-    if check.verdict == "fail" or check.interval is None:
-        return says
-    low, high = (show(end, check.unit) for end in check.interval)
-    return f"{says}, but may be {f'{low} to {high}' if check.interval[0] else f'up to {high}'}"
 
 
 def pareto(candidates: Sequence[Candidate]) -> tuple[str, ...]:
