@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from servefit import records
 from servefit.errors import ServefitError
+from servefit.packed import Packed
 from servefit.records import (
     SCHEMA_VERSION,
     Finding,
@@ -244,3 +246,19 @@ def test_rows_share_their_words():
     first, second = row_from_json(line), row_from_json(line)
     for name in ("status", "phase", "isl_source", "osl_source", "finish_reason"):
         assert getattr(first, name) is getattr(second, name), name
+
+
+def test_a_long_run_is_read_packed(tmp_path, monkeypatch):
+    """Up to the limit a tuple, beyond it packed; the same rows either way, and a torn last line is told of both."""
+    run = Run(header=RunHeader(kind="measured"), rows=tuple(a_row(number) for number in range(30)))
+    save_run(run, tmp_path)
+    with (tmp_path / "requests.jsonl").open("a") as file:
+        file.write('{"id":"torn')
+    plain = load_run(tmp_path)
+    monkeypatch.setattr(records, "LONG", 29)
+    packed = load_run(tmp_path)
+    assert type(plain.rows) is tuple and isinstance(packed.rows, Packed)
+    assert packed == plain and plain.rows == run.rows
+    assert [f.code for f in packed.header.findings] == ["torn_line"]
+    monkeypatch.setattr(records, "LONG", 30)
+    assert load_run(tmp_path).rows == run.rows and type(load_run(tmp_path).rows) is tuple

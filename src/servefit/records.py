@@ -380,8 +380,13 @@ def save_run(run: Run, folder: Path | str) -> None:
         writer.finish(run.header)
 
 
+LONG = 20_000
+"""Rows that are held as they are, up to 1 kB each; of more, all are packed."""
+
+
 def load_run(folder: Path | str) -> Run:
-    """The run in `folder` (or whose run.json is named). A torn last line is dropped, and a finding says so.
+    """The run in `folder` (or whose run.json is named), its rows packed where they are very many. A torn last line is dropped, and
+    a finding says so.
 
     Raises ServefitError where there is no run, or a line other than the last is damaged.
     """
@@ -390,6 +395,7 @@ def load_run(folder: Path | str) -> Run:
     header = header_from_json(read_json(folder / "run.json"), folder / "run.json")
     path = folder / "requests.jsonl"
     rows: list[RequestRecord] = []
+    store: Store[RequestRecord] | None = None
     torn = False
     try:
         with path.open("rb") as file:
@@ -398,6 +404,11 @@ def load_run(folder: Path | str) -> Run:
                 try:
                     if text:
                         rows.append(row_from_json(text.decode("utf-8-sig" if number == 1 else "utf-8")))
+                    if len(rows) > (LONG if store is None else 0):
+                        store = store or row_store()
+                        for row in rows:
+                            store.add(row)
+                        rows.clear()
                 except (ValueError, TypeError):
                     if text != line:
                         raise _damaged(path, number) from None
@@ -411,7 +422,7 @@ def load_run(folder: Path | str) -> Run:
             code="torn_line", level="note", message="The last line of requests.jsonl was torn and is left out."
         )
         header = replace(header, findings=(*header.findings, word))
-    return Run(header=header, rows=tuple(rows))
+    return Run(header=header, rows=tuple(rows) if store is None else Packed(store))
 
 
 def iter_rows(folder: Path) -> Iterator[RequestRecord]:

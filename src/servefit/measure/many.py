@@ -5,6 +5,8 @@ How clients are started is another matter: `workers` has processes of this machi
 
 import shutil
 import time
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,12 +182,19 @@ def shares_of(workload: Workload, requests: Sequence[Request], clients: int) -> 
 
 def _merged(shares: Sequence[Share]) -> Iterator[RequestRecord]:
     """All rows in the order in which they ended, the users of each client with numbers of their own."""
-    rows: list[RequestRecord] = []
+    ended = array("d")
+    owners: list[tuple[int, int, Sequence[RequestRecord]]] = []
+    """From which place on the rows are whose, the number of its first user, the rows."""
     base_user = 0
     for share in shares:
-        rows += [row if row.user is None else replace(row, user=row.user + base_user) for row in share.run.rows]
+        owners.append((len(ended), base_user, share.run.rows))
+        ended.extend(row.done_s or row.due_s for row in share.run.rows)
         base_user += share.run.header.load.get("concurrency") or 0
-    return iter(sorted(rows, key=lambda row: (row.done_s or row.due_s, row.id)))
+    firsts = [first for first, _, _ in owners]
+    for place in sorted(range(len(ended)), key=ended.__getitem__):
+        first, user, rows = owners[bisect_right(firsts, place) - 1]
+        row = rows[place - first]
+        yield row if row.user is None else replace(row, user=row.user + user)
 
 
 def judge(run: Run, shares: Sequence[Share], workload: Workload, *, interrupted: bool = False) -> RunHeader:
