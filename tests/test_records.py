@@ -256,9 +256,11 @@ def test_a_long_run_is_read_packed(tmp_path, monkeypatch):
         file.write('{"id":"torn')
     plain = load_run(tmp_path)
     monkeypatch.setattr(records, "LONG", 29)
-    packed = load_run(tmp_path)
+    assert type(load_run(tmp_path).rows) is tuple, "packed only for who asks for it"
+    packed = load_run(tmp_path, packed=True)
     assert type(plain.rows) is tuple and isinstance(packed.rows, Packed)
     assert packed == plain and plain.rows == run.rows
     assert [f.code for f in packed.header.findings] == ["torn_line"]
     monkeypatch.setattr(records, "LONG", 30)
-    assert load_run(tmp_path).rows == run.rows and type(load_run(tmp_path).rows) is tuple
+    few = load_run(tmp_path, packed=True)
+    assert few.rows == run.rows and type(few.rows) is tuple

@@ -384,9 +384,10 @@ LONG = 20_000
 """Rows that are held as they are, up to 1 kB each; of more, all are packed."""
 
 
-def load_run(folder: Path | str) -> Run:
-    """The run in `folder` (or whose run.json is named), its rows packed where they are very many. A torn last line is dropped, and
-    a finding says so.
+def load_run(folder: Path | str, *, packed: bool = False) -> Run:
+    """The run in `folder` (or whose run.json is named). A torn last line is dropped, and a finding says so.
+
+    With `packed` very many rows take no memory and each look at one takes longer: for who goes through them once or twice.
 
     Raises ServefitError where there is no run, or a line other than the last is damaged.
     """
@@ -404,7 +405,7 @@ def load_run(folder: Path | str) -> Run:
                 try:
                     if text:
                         rows.append(row_from_json(text.decode("utf-8-sig" if number == 1 else "utf-8")))
-                    if len(rows) > (LONG if store is None else 0):
+                    if packed and len(rows) > (LONG if store is None else 0):
                         store = store or row_store()
                         for row in rows:
                             store.add(row)

@@ -36,7 +36,7 @@ def command(run: Path, *, kind: str | None, out: Path | None) -> None:
 
     if kind is None:
         raise ServefitError("No format is named.", hint="Add --csv, --parquet or --markdown.")
-    found = load_run(run)
+    found = load_run(run, packed=True)
     if kind == "parquet":
         if out is None:
             raise ServefitError("Parquet is not for a terminal.", hint="Name the file with --out run.parquet.")

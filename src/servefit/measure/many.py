@@ -113,7 +113,7 @@ def _left_behind(out: Path) -> Iterator[RequestRecord]:
     """The rows of clients whose run was killed before they were merged, but for those that a killed merge had taken over."""
     folders = sorted(parts_folder(out).glob("*/run.json"))
     there = {(row.id, row.phase) for row in iter_rows(out)}
-    shares = [Share(run=load_run(path.parent), place={}) for path in folders]
+    shares = [Share(run=load_run(path.parent, packed=True), place={}) for path in folders]
     return (row for row in _merged(shares) if (row.id, row.phase) not in there)
 
 

@@ -65,7 +65,7 @@ def on_workers(count: int) -> Drive:
             for worker in crew:
                 worker.hear()
         place = {"node": platform.node(), "node_id": "here", "cores": os.cpu_count()}
-        return [Share(run=load_run(folder), place=place) for folder in folders]
+        return [Share(run=load_run(folder, packed=True), place=place) for folder in folders]
 
     return drive
 

@@ -113,7 +113,7 @@ def _mooncake(path: Path, n: int | None) -> Iterator[Row]:
 
 
 def _run(path: Path) -> Iterator[Row]:
-    for row in load_run(path).load_rows:
+    for row in load_run(path, packed=True).load_rows:
         isl, osl = row.isl or row.isl_asked, row.osl or row.osl_asked
         if isl and osl:
             try:
