@@ -55,6 +55,7 @@ def measured(url: str, requests: int, load: list[str], tokens: int) -> dict:
         "wall_s": wall_s,
         "beside_load_s": wall_s - client["wall_s"],
         "req_per_s": requests / client["wall_s"],
+        "req_per_cpu_s": requests / client["cpu_s"],
         "log_mb": log_bytes / 1e6,
         "verdict": header["verdict"],
     }
@@ -62,7 +63,7 @@ def measured(url: str, requests: int, load: list[str], tokens: int) -> dict:
 
 COLUMNS = (
     ("requests", "requests", 0), ("peak_mb", "peak MB", 1), ("wall_s", "wall s", 1), ("beside_load_s", "start + end s", 1),
-    ("req_per_s", "req/s", 0), ("log_mb", "log MB", 0),
+    ("req_per_s", "req/s", 0), ("req_per_cpu_s", "req per CPU s", 0), ("log_mb", "log MB", 0),
 )  # fmt: skip
 
 
