@@ -8,6 +8,7 @@ import pytest
 from servefit.cli.main import run
 from servefit.cli.plan_show import edge_in_words, short, show_plan
 from servefit.plan.files import load_plan
+from servefit.plan.pick import SEATS
 from servefit.plan.plan import Edge, SeatTrade
 
 pytestmark = pytest.mark.slow
@@ -152,3 +153,39 @@ def test_each_precision_that_was_asked_has_a_row(planned, capsys):
     rows = [line.split() for line in out[2:] if line.startswith(best.device)]
     assert [row[1] for row in rows] == [best.precision, "int8"]
     assert [row[row.index(best.policy) + 2] for row in rows] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "No target is given; by default TTFT is at most 100 ms, TPOT at most 10 ms, goodput at least 99%"),
+        (("--ttft", "1s"), "By default goodput is at least 99%"),
+        (("--ttft", "1s", "--goodput", "95%"), ""),
+    ],
+)
+def test_a_target_that_nobody_set_is_said_to_be_a_default(cli, tmp_path, flags, said):
+    """On stderr, where it is no part of the answer; with targets of one's own nothing is said."""
+    asked = ("--model", "smollm2-135m", "--device", "l4", "--policy", "none", "--rate", "1", "-n", "5", "--seeds", "1")
+    _, out, err = cli("plan", *asked, "--quiet", "--out", str(tmp_path / "plan.json"), *flags)
+    assert (said in err) if said else not err, err
+    assert "promised: " in out
+
+
+def test_a_range_without_a_high_end_is_said_to_have_none(planned, capsys):
+    """Where more seats change nothing, the rule's "both ends" would contradict the range on the same screen."""
+    plan = load_plan(planned)
+    best = plan.candidate(plan.recommended.id)
+
+    def shown_with(why):
+        edge = Edge(
+            seats=best.seats, reached=False, why_not=why, check=None, outside_seats=None, value=None, target=None
+        )
+        ours = (best.device, best.policy)
+        ranges = tuple(replace(r, high=edge) if (r.device, r.policy) == ours else r for r in plan.ranges)
+        show_plan(replace(plan, ranges=ranges, recommended=replace(plan.recommended, rule=SEATS)), planned)
+        return capsys.readouterr().out
+
+    assert "farthest from the low end of the passing range" in shown_with(
+        "more change nothing: never more than 27 at once"
+    )
+    assert "farthest from both ends of the passing range" in shown_with("more were not tried")

@@ -265,3 +265,20 @@ def test_a_device_that_is_only_too_close_says_what_its_check_may_be(tmp_path):
     assert len(said) == 1 and "`chunked, 16 seats`" in said[0], said
     assert "| 900 ms, but may be 800 ms to 1.10 s | 1.00 s |" in said[0]
     assert ledger.value("on/other#nearest.candidate") == "chunked, 8 seats"  # as decisions of earlier versions named it
+
+
+def test_a_rate_that_the_draw_made_is_said_to_be(tmp_path):
+    """Served more than asked: the draw's doing, and said. Served as asked, or with requests that failed: nothing is said."""
+    plan = make_plan(tmp_path)
+    first = next(c for c in plan.candidates if c.figures)
+    asked = plan.spec.workload.rate_req_per_s
+
+    def said(served, failed=0):
+        figures = replace(first.figures, req_per_s=served, failed=failed, waiting_at_end=False)
+        page = Page(
+            ledger=Ledger(plan=plan, candidate=replace(first, figures=figures)),
+            choices=Choices(date="2026-11-30", tool_version="0"),
+        )
+        return "Arrivals are drawn for" in "".join(page.evidence())
+
+    assert [said(asked * 1.035), said(asked), said(asked * 0.9, failed=3)] == [True, False, False]

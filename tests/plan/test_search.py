@@ -242,8 +242,9 @@ def test_names_that_are_not_there():
     """No model, no device, an unknown one: each is one sentence."""
     with pytest.raises(ServefitError, match="No model is named"):
         make_plan(replace(QUESTION, models=()))
-    with pytest.raises(ServefitError, match="No device is named"):
+    with pytest.raises(ServefitError, match="No device is named") as none:
         make_plan(replace(QUESTION, devices=()))
+    assert "servefit devices" in (none.value.hint or "")
     with pytest.raises(ServefitError, match="a100-800gb"):
         make_plan(replace(QUESTION, devices=("a100-800gb",)))
 

@@ -64,7 +64,11 @@ def _bounds(plan: Plan) -> None:
     click.echo(plain(f"promised: {promise}"))
     if plan.recommended:
         rule = plan.recommended.rule
-        seats = "; of equal margins the seats farthest from both ends of the passing range" if SEATS in rule else ""
+        own = group_of(plan.candidate(plan.recommended.id))
+        idle = any(r.high and r.high.why_not.startswith("more change nothing") for r in plan.ranges if _group(r) == own)
+        ends = "the low end of the passing range (more seats change nothing: no high end)"
+        ends = ends if idle else "both ends of the passing range"
+        seats = f"; of equal margins the seats farthest from {ends}" if SEATS in rule else ""
         click.echo(plain(f"chosen by: {rule.partition(';')[0]}{seats}"))
 
 

@@ -10,6 +10,8 @@ from servefit.decide.quantities import PERCENTILES, Ledger, Quantity, check_labe
 from servefit.decide.written import Written, agrees
 from servefit.plan.plan import Assumption, Candidate, Check, Plan
 
+DRAWN_FRAC = 0.005
+"""A rate served that is so near to the rate asked needs no words."""
 MAX_ROWS = 12
 """Passing candidates that get a line of their own; beyond that a group gets one."""
 
@@ -135,6 +137,7 @@ class Page:
                 f"It serves {self.b('throughput')} and {self.b('output.rate')} of output; {self.b('goodput.rate')} of that "
                 f"meet every latency target (goodput). Of {self.b('n')} requests {self.b('failed')} did not complete."
             )
+            yield from self._drawn(c)
             yield ""
         basis = self.ledger.plan.basis(c.basis)
         error = f", within {self.b('basis.error')}" if self.has("basis.error") else ", with an error that is not known"
@@ -145,6 +148,14 @@ class Page:
         yield from self.passing_range()
         yield from self.never_pass()
         yield from self.predicted_and_measured()
+
+    def _drawn(self, c: Candidate) -> Iterator[str]:
+        """Where what is served is not the rate that was asked, with nothing failed and no queue that grows: the draw's own."""
+        asked, served = self.ledger.plan.spec.workload.rate_req_per_s, c.figures and c.figures.req_per_s
+        if not (asked and served and c.figures) or c.figures.failed or c.figures.waiting_at_end:
+            return
+        if abs(served / asked - 1) > DRAWN_FRAC:
+            yield f"Arrivals are drawn for {self.b('load.rate')} on average; these schedules came out at another rate."
 
     def _span(self, name: str) -> str:
         """What a value may be; "up to" where it may be next to nothing, which no clock tells from 0."""

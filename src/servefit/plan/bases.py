@@ -97,7 +97,8 @@ def find_inputs(spec: PlanSpec) -> Inputs:
     devices += list(given.values())
     if not devices:
         raise ServefitError(
-            "No device is named.", hint="Add --device a100-80gb, or --calibration FILE for one that was measured."
+            "No device is named.",
+            hint="Add --device a100-80gb (`servefit devices` lists them), or --calibration FILE for one that was measured.",
         )
     return Inputs(devices=tuple(devices), models=models, calibrations=calibrations, files=files)
 
