@@ -150,12 +150,12 @@ class Page:
         yield from self.predicted_and_measured()
 
     def _drawn(self, c: Candidate) -> Iterator[str]:
-        """Where what is served is not the rate that was asked, with nothing failed and no queue that grows: the draw's own."""
+        """Where more is served than the rate that was asked: only the draw of the arrivals can do that."""
         asked, served = self.ledger.plan.spec.workload.rate_req_per_s, c.figures and c.figures.req_per_s
         if not (asked and served and c.figures) or c.figures.failed or c.figures.waiting_at_end:
             return
-        if abs(served / asked - 1) > DRAWN_FRAC:
-            yield f"Arrivals are drawn for {self.b('load.rate')} on average; these schedules came out at another rate."
+        if served / asked - 1 > DRAWN_FRAC:  # less may be the last answers, which come after the last arrival
+            yield f"Arrivals are drawn for {self.b('load.rate')} on average; these schedules came out faster."
 
     def _span(self, name: str) -> str:
         """What a value may be; "up to" where it may be next to nothing, which no clock tells from 0."""
