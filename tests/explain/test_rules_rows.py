@@ -123,6 +123,7 @@ def test_a_long_prompt_is_not_a_queue():
     """1,500 tokens in, one user: reading is the start, and nobody waits."""
     found = diagnose_run(simulate(n=10, isl=1500, users=1))
     assert [c.code for c in found.causes] == ["long_prompt"]
+    assert found.causes[0].saw.endswith("to the first token (the request at p50 of TTFT).")
 
 
 def test_long_against_short():

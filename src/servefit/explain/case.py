@@ -73,6 +73,11 @@ class Case:
     """The same server with a short prompt, or another run to compare with."""
     features: Features | None = None
 
+    @property
+    def whose(self) -> str:
+        """Whose figures `seen` has, said behind one of them: of a run, the request in the middle; typed numbers are as typed."""
+        return " (the request at p50 of TTFT)" if self.features is not None else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:

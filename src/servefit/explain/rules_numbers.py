@@ -59,7 +59,7 @@ def long_prompt(case: Case) -> Cause | None:
         rate = (seen.isl - short.isl) / (seen.ttft_s - short.ttft_s)
         saw = (
             f"{fmt(seen.isl)} tokens in take {fmt_s(seen.ttft_s)} to the first token, {fmt(short.isl)} take "
-            f"{fmt_s(short.ttft_s)}: {fmt(seen.ttft_s / short.ttft_s, 1)} times as long, {fmt(rate)} tokens read a second"
+            f"{fmt_s(short.ttft_s)}: {fmt(seen.ttft_s / short.ttft_s, 1)} times as long, {fmt(rate)} tokens read a second{case.whose}"
         )
         weight = seen.ttft_s - short.ttft_s
     else:
@@ -70,7 +70,7 @@ def long_prompt(case: Case) -> Cause | None:
             prefill = seen.ttft_s - seen.queue_s - seen.late_s - seen.connect_s  # what waiting does not explain
         if prefill is None or prefill < 0.5 * seen.ttft_s or prefill < 5 * seen.itl_s or seen.isl < 256:
             return None
-        saw = f"reading {fmt(seen.isl)} tokens takes {fmt_s(prefill)} of {fmt_s(seen.ttft_s)} to the first token"
+        saw = f"reading {fmt(seen.isl)} tokens takes {fmt_s(prefill)} of {fmt_s(seen.ttft_s)} to the first token{case.whose}"
         weight = prefill
     return Cause(
         code="long_prompt", title="A long prompt: reading it is most of the start", half="start", saw=saw + ".",
@@ -109,7 +109,7 @@ def above_ceiling(case: Case) -> Cause | None:
         return None
     return Cause(
         code="above_ceiling", title="Faster than memory allows: not a record but a finding", half="measurement",
-        saw=f"a gap of {fmt_s(case.seen.itl_s)}, where reading the model once takes {fmt_s(floor)} at full bandwidth "
+        saw=f"a gap of {fmt_s(case.seen.itl_s)}{case.whose}, where reading the model once takes {fmt_s(floor)} at full bandwidth "
         f"({fmt(floor / case.seen.itl_s, 2)} times too fast).",
         confirm="Look for several tokens a chunk, speculative decoding, a smaller or more quantised model than named, "
         "a model that fits the processor's cache, or a wrong token count.",
@@ -128,7 +128,7 @@ def below_ceiling(case: Case) -> Cause | None:
         return None
     return Cause(
         code="below_ceiling", title="Below 60% of the ceiling: overhead or compute sets the pace, not bandwidth", half="type",
-        saw=f"a gap of {fmt_s(case.seen.itl_s)}, of which reading the bytes explains {fmt_s(floor)} ({fmt_percent(share)} of "
+        saw=f"a gap of {fmt_s(case.seen.itl_s)}{case.whose}, of which reading the bytes explains {fmt_s(floor)} ({fmt_percent(share)} of "
         "the ceiling reached).",
         confirm="Run a higher precision of the same model: if its pace falls by less than its bytes grow, arithmetic or "
         "overhead was the wall. Try more threads, a release build, a larger model. servefit experiment ceiling does this.",
@@ -151,6 +151,6 @@ def too_large(case: Case) -> Cause | None:
     return Cause(
         code="too_large", title="Bandwidth is the wall: the model is large for this memory", half="type",
         saw=f"{fmt_percent(share)} of the ceiling is reached ({fmt(1 / case.seen.itl_s, 1)} of {fmt(1 / floor, 1)} tokens a "
-        "second), and writing is most of the wait.",
+        f"second){case.whose}, and writing is most of the wait.",
         confirm="A model with half the bytes should write nearly twice as fast.", certainty="likely", weight_s=writing, value=share,
     )  # fmt: skip

@@ -134,7 +134,7 @@ def cold_start(case: Case) -> Cause | None:
     counted = "" if found.phase == "cold" else " It is in the figures."
     return Cause(
         code="cold_start", title="A cold start: the first request pays for loading and warming up", half="start",
-        saw=f"the first request took {fmt_s(found.ttft_s)} to its first token, the usual one {fmt_s(usual)}{word}.{counted}",
+        saw=f"the first request took {fmt_s(found.ttft_s)} to its first token, the usual one (p50) {fmt_s(usual)}{word}.{counted}",
         confirm="Wait as long as the server takes to fall asleep, and send two requests: only the first is slow. Keep one "
         "replica awake, or send a warm-up request.",
         certainty="shown" if load else "likely",
@@ -259,7 +259,7 @@ def cached_prefix(case: Case) -> Cause | None:
     ]
     usual = percentile((r.ttft_s or 0.0 for r in counted), 50) or 0.0
     before = percentile(fresh, 50)
-    word = f"; fresh prompts took {fmt_s(before)}, these {fmt_s(usual)}" if before else ""
+    word = f"; fresh prompts took {fmt_s(before)}, these {fmt_s(usual)} (both p50)" if before else ""
     return Cause(
         code="cached_prefix", title="The prompt's beginning was cached: this is not the TTFT of a new prompt", half="measurement",
         saw=f"{fmt_percent(cached / total)} of the prompt tokens came from the server's cache by its own count{word}.",

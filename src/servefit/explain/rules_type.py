@@ -44,7 +44,7 @@ def prefill_stall(case: Case) -> Cause | None:
     return Cause(
         code="prefill_stall", title="Running answers stop while another prompt is read", half="type",
         saw=f"{len(hit)} of {len(long)} long pauses ({fmt_percent(share)}) end just as another request gets its first token; the "
-        f"longest is {fmt_s(worst.s)}, the usual gap {fmt_s(usual)}; {affected} of {len(f.rows)} answers lost {fmt_s(lost / affected)} each.",
+        f"longest is {fmt_s(worst.s)}, the usual gap (p50) {fmt_s(usual)}; {affected} of {len(f.rows)} answers lost {fmt_s(lost / affected)} each.",
         confirm="Send no new prompt while one answer runs: the pauses go. Or read prompts in slices (chunked prefill).",
         certainty="likely", weight_s=lost / len(f.rows), value=lost / writing if writing else None,
     )  # fmt: skip
@@ -74,7 +74,7 @@ def preemption(case: Case) -> Cause | None:
     rows = len({g.row for g in alone})
     said = f"the engine counted {counted} preemptions" if counted else ""
     seen = (
-        f"{len(alone)} pauses of up to {fmt_s(worst)} (usual gap {fmt_s(usual)}) in {rows} answers, while the others went on"
+        f"{len(alone)} pauses of up to {fmt_s(worst)} (usual gap, p50: {fmt_s(usual)}) in {rows} answers, while the others went on"
         if alone
         else ""
     )
@@ -125,7 +125,7 @@ def buffering(case: Case) -> Cause | None:
     shares = sum((r.server or {}).get("shared_reads", 0) for r in rows) / sum(len(r.chunk_s) for r in rows)
     return Cause(
         code="buffering", title="A proxy (or the server) holds the stream back and sends it in bursts", half="measurement",
-        saw=f"chunks arrive {fmt(per_group, 1)} at a time, and then nothing for {fmt_s(_pause(rows))}"
+        saw=f"chunks arrive {fmt(per_group, 1)} at a time, and then nothing for {fmt_s(_pause(rows))} (p50)"
         + (f"; {fmt_percent(shares)} of them shared a read" if shares else "") + ".",
         confirm="Ask the server directly, without the proxy; or switch its buffering off (proxy_buffering off, X-Accel-Buffering: no).",
         certainty="likely", weight_s=_pause(rows), value=per_group,
@@ -180,7 +180,7 @@ def several_tokens(case: Case) -> Cause | None:
         pause = percentile((g.s for g in everything), 50) or 0.0
         return Cause(
             code="buffering", title="A proxy (or the server) holds the stream back and sends it in bursts", half="measurement",
-            saw=f"{fmt(tokens / chunks, 1)} events arrive in one write, then nothing for {fmt_s(pause)}: their gaps are spread evenly, "
+            saw=f"{fmt(tokens / chunks, 1)} events arrive in one write, then nothing for {fmt_s(pause)} (p50): their gaps are spread evenly, "
             "which is a guess.",
             confirm="Ask the server directly, without the proxy; or switch its buffering off (proxy_buffering off, X-Accel-Buffering: no)."
             + (" This machine was busy and may have read late: measure again when it is idle." if _busy(f) else ""),
