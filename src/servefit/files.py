@@ -72,6 +72,8 @@ def _told(path: Path) -> Iterator[None]:
         raise ServefitError(f"{path} does not exist.", hint="Check the path; names are case-sensitive.") from None
     except IsADirectoryError:
         raise ServefitError(f"{path} is a folder, not a file.", hint="Name the file in it.") from None
+    except NotADirectoryError:
+        raise ServefitError(f"{path} does not exist: {path.parent} is no folder.", hint="Check the path.") from None
     except OSError as error:
         raise ServefitError(f"{path} cannot be read: {error.strerror}.", hint="Check its permissions.") from None
 

@@ -393,6 +393,8 @@ def load_run(folder: Path | str, *, packed: bool = False) -> Run:
     """
     folder = Path(folder)
     folder = folder.parent if folder.name == "run.json" else folder
+    if folder.is_file():
+        raise ServefitError(f"{folder} is a file, not a run.", hint="Name a run's folder: run.json lies in it.")
     header = header_from_json(read_json(folder / "run.json"), folder / "run.json")
     path = folder / "requests.jsonl"
     rows: list[RequestRecord] = []

@@ -142,3 +142,32 @@ def test_half_a_surrogate_pair_can_be_shown(folder, cli, monkeypatch):
     monkeypatch.chdir(folder)
     code, out, _ = cli("export", "minus", "--csv")
     assert (code, "\\ud800" in out) == (0, True)
+
+
+def test_a_file_is_no_run(folder, cli, monkeypatch):
+    """Who names a plan where a run is wanted hears so, and nothing of permissions."""
+    monkeypatch.chdir(folder)
+    for verb in ("compare plan.json decision.md", "explain plan.json", "export plan.json --csv"):
+        code, _, err = cli(*verb.split())
+        assert code == 2 and "plan.json is a file, not a run." in err and "permission" not in err, err
+
+
+def test_a_target_at_another_percentile_names_p(cli):
+    """--ttft-p95 is --ttft with --p 95, and not its neighbour --ttft-p99; a verb that takes no targets says nothing of them."""
+    for verb in ("plan", "sweep"):
+        code, _, err = cli(verb, "--ttft-p95", "1s")
+        assert code == 2 and "Give --ttft with --p 95" in err and "p99" not in err
+    code, _, err = cli("check", "--ttft-p95", "1s")
+    assert code == 2 and "--p 95" not in err
+
+
+@pytest.mark.parametrize("group", ["engine", "config", "experiment", "bill"])
+def test_a_group_alone_shows_its_verbs(group, cli):
+    """As --help does: who types half a command looks for the other half."""
+    assert cli(group) == (0, cli(group, "--help")[1], "")
+
+
+def test_a_missing_load_is_named_by_its_flags(cli):
+    """On the command line the flags are what a person can type."""
+    _, _, err = cli("simulate", "--device", "rtx-4090", "--model", "llama-3.1-8b")
+    assert "--rate, --concurrency or --trace" in err

@@ -91,15 +91,20 @@ def test_every_page_fits_and_is_accessible(site, tab, width, scheme):
         if path == "/plan":
             page.wait_for_selector("#picture[data-ms]", timeout=60_000)
         drawn(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-        assert page.locator("h1").count() == 1
-        small = page.evaluate(
-            """[...document.querySelectorAll("button:not(.word), select, summary, nav a, input:not([type=checkbox]):not([type=hidden])")]
-            .filter(e => e.checkVisibility()).filter(e => e.getBoundingClientRect().height < 43.5).map(e => e.outerHTML.slice(0, 90))"""
-        )
-        assert small == [], (path, small)
-        found = Axe().run(page)
-        assert found.violations_count == 0, f"{path}: {found.generate_report()}"
+        fits(page, width)
+
+
+def fits(page, width):
+    """The page that is open has no sideways scroll, one h1, targets of 44 px, and axe finds nothing."""
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, page.url
+    assert page.locator("h1").count() == 1
+    small = page.evaluate(
+        """[...document.querySelectorAll("button:not(.word), select, summary, nav a, input:not([type=checkbox]):not([type=hidden])")]
+        .filter(e => e.checkVisibility()).filter(e => e.getBoundingClientRect().height < 43.5).map(e => e.outerHTML.slice(0, 90))"""
+    )
+    assert small == [], (page.url, small)
+    found = Axe().run(page)
+    assert found.violations_count == 0, f"{page.url}: {found.generate_report()}"
 
 
 def test_the_first_page_is_small(site, tab):
@@ -166,6 +171,10 @@ def test_written_up_through_the_page_it_verifies(site, tab, cli):
     assert "Ada" in path.read_text()
     code, out, err = cli("verify", str(path))
     assert code == 0, out + err
+    page.set_viewport_size({"width": 390, "height": 844})
+    fits(page, 390)
+    page.goto(site.at + "/plans/" + page.url.split("/decisions/")[1].replace("decision.md", "plan.json"))
+    fits(page, 390)
     page.goto(site.at + "/")
     assert page.locator(".done .yes", has_text="A decision is written").count() == 1
 

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import io
 import os
+import re
 import sys
 from typing import Any
 
@@ -106,9 +107,12 @@ def run(argv: list[str] | None = None) -> None:
     except ServefitError as error:
         _complain(error.message, error.hint)
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(0)
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "servefit"
-        _complain(error.format_message(), f"See {path} --help.")
+        _complain(*_usage(error, path))
         sys.exit(2)
     except click.ClickException as error:
         _complain(error.format_message(), "")
@@ -129,6 +133,15 @@ def run(argv: list[str] | None = None) -> None:
         name = f"{name[:100]}..." if len(name) > 100 else name
         _complain(f"{name} cannot be used: {error.strerror or error}.", "Check the path, its permissions and the disk.")
         sys.exit(2)
+
+
+def _usage(error: click.UsageError, path: str) -> tuple[str, str]:
+    """(sentence, hint). Click's guess at a misspelt target would be one at another percentile: an answer to another question."""
+    name = error.option_name if isinstance(error, click.NoSuchOption) else ""
+    if (at := re.fullmatch(r"--(ttft|tpot|e2e)-p(\d+)", name)) and error.ctx:
+        if {"ttft", "p"} <= {p.name for p in error.ctx.command.params}:
+            return f"There is no option {name}.", f"Give --{at[1]} with --p {at[2]}, which holds for all targets."
+    return error.format_message(), f"See {path} --help."
 
 
 def _no_empty(args: list[str]) -> None:

@@ -140,6 +140,7 @@ def to_html(text: str) -> str:
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r"^# .*$", "", body, count=1, flags=re.MULTILINE)
     html: str = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image").render(body)
+    html = html.replace("<pre>", '<pre tabindex="0">')
     return html.replace("<table>", '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>').replace(
         "</table>", "</table></div>"
     )

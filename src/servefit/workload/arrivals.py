@@ -75,7 +75,7 @@ def check_workload(workload: Workload) -> None:
     if len(says_when) != 1:
         raise ServefitError(
             f"The workload has {' and '.join(says_when) if says_when else 'neither rate nor concurrency nor trace'}.",
-            hint="Give exactly one of rate_req_per_s, concurrency, trace, stages.",
+            hint="Give exactly one: --rate, --concurrency or --trace; in a file rate_req_per_s, concurrency, trace or stages.",
         )
     checks: list[tuple[str, float | None, float]] = [
         ("n", workload.n, 1),
