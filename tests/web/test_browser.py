@@ -164,7 +164,7 @@ def test_written_up_through_the_page_it_verifies(site, tab, cli):
     page.fill("#f-seats", "16")
     until(page, "() => document.getElementById('writeup').elements.seats.value === '16'")
     page.fill("#decider", "Ada")
-    page.get_by_role("button", name="Write it up").click()
+    page.get_by_role("button", name="Write it up").click(no_wait_after=True)
     page.wait_for_url("**/decisions/**", timeout=120_000)
     assert "Every number holds" in page.inner_text("main")
     path = site.folder / page.url.split("/decisions/")[1]

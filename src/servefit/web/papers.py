@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -132,6 +133,9 @@ def _plan_beside(folder: Path, path: str) -> str:
     return beside if (folder / beside).is_file() else ""
 
 
+REGION = '<div class="scroll" tabindex="0" role="region" aria-label="Table {}"><table>'
+
+
 def to_html(text: str) -> str:
     """The decision's Markdown as HTML: raw HTML in it is shown as text, its comments and front matter are left out."""
     from markdown_it import MarkdownIt
@@ -141,6 +145,6 @@ def to_html(text: str) -> str:
     body = re.sub(r"^# .*$", "", body, count=1, flags=re.MULTILINE)
     html: str = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image").render(body)
     html = html.replace("<pre>", '<pre tabindex="0">')
-    return html.replace("<table>", '<div class="scroll" tabindex="0" role="region" aria-label="Table"><table>').replace(
-        "</table>", "</table></div>"
-    )
+    number = count(1)  # each region has a name of its own: a screen reader lists them
+    opened = re.sub("<table>", lambda _: REGION.format(next(number)), html)
+    return opened.replace("</table>", "</table></div>")
