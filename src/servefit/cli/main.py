@@ -138,9 +138,9 @@ def run(argv: list[str] | None = None) -> None:
 def _usage(error: click.UsageError, path: str) -> tuple[str, str]:
     """(sentence, hint). Click's guess at a misspelt target would be one at another percentile: an answer to another question."""
     name = error.option_name if isinstance(error, click.NoSuchOption) else ""
-    if (at := re.fullmatch(r"--(ttft|tpot|e2e)-p(\d+)", name)) and error.ctx:
-        if {"ttft", "p"} <= {p.name for p in error.ctx.command.params}:
-            return f"There is no option {name}.", f"Give --{at[1]} with --p {at[2]}, which holds for all targets."
+    takes = {p.name for p in error.ctx.command.params} if error.ctx else set()
+    if {"ttft", "p"} <= takes and (at := re.fullmatch(r"--(ttft|tpot|e2e)-p(\d+)", name)):
+        return f"There is no option {name}.", f"Give --{at[1]} with --p {at[2]}, which holds for all targets."
     return error.format_message(), f"See {path} --help."
 
 
