@@ -11,6 +11,7 @@ import pytest
 
 from servefit.files import read_json
 from servefit.plan.files import load_plan
+from servefit.plan.plan import Plan
 from servefit.records import load_run
 
 ROOT = Path(__file__).parent.parent
@@ -66,16 +67,27 @@ def without_rows_of(verbs: tuple[str, ...], lines: list[str]) -> list[str]:
     return kept
 
 
+def never(plan: Plan, device: str) -> bool:
+    """Whether every setting of the device surely fails."""
+    verdicts = {c.verdict for c in plan.candidates if c.device == device}
+    assert verdicts, f"{device} was not planned for"
+    return verdicts == {"fail"}
+
+
 def test_the_readme_shows_the_tour_that_runs(tour):
     """Every line of the README's transcript stands in the real output, numbers apart, in the same order.
 
     Where nothing clearly passes on this machine, `plan` and `decide` print other rows: of those two the commands alone are compared.
+    The targets go by what this machine does, and a slow one leaves room for the Raspberry Pi.
     """
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     transcript = re.search(r"```console\n(.*?)```", text, re.DOTALL).group(1)
     shown = [shape(line) for line in transcript.splitlines() if line.strip() and line.strip() != "..."]
     assert len(shown) >= 20
-    pick = load_plan(tour[0] / "plan.json").recommended
+    plan = load_plan(tour[0] / "plan.json")
+    pick = plan.recommended
+    if not never(plan, "raspberry-pi-4"):
+        shown.remove("raspberry-pi# never passes")
     if pick is None or not pick.id.startswith("this-machine"):
         shown = without_rows_of(("plan", "decide"), shown)
     printed = iter([shape(line) for line in tour[1].splitlines()])
@@ -102,7 +114,7 @@ def test_the_decision_is_one_configuration_with_four_checks(tour):
         < text.index("## Trade-offs")
         < text.index("## What would change it")
     )
-    assert "raspberry-pi-4" in text and "never" in text
+    assert not never(plan, "raspberry-pi-4") or ("raspberry-pi-4" in text and "never" in text)
     assert "made up for the tour" in text
     assert "What extra seats cost and buy" in text
 
