@@ -35,7 +35,7 @@ def benches(data_dir: str | None, scratch: Path, more: list[str]) -> list[tuple[
         ("page", ["-m", "bench.page"]),
         ("tour", ["-m", "servefit", "tour", "--out", str(scratch / "tour")]),
         ("predict", [*predict, "--engine", "embedded", *more]),
-        ("predict", [*predict, "--engine", "llamacpp", *(more or ["--rounds", "2"])]),
+        ("predict", [*predict, "--engine", "llamacpp", "--rounds", "2", *more]),
     ]
     return [*found, ("validate", ["bench/validate.py", data_dir])] if data_dir else found
 

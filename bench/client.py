@@ -16,6 +16,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+from columns import show
+
 SRC = Path(__file__).parent.parent / "src"
 TARGETS = {  # at 256 and at 512 streams: what issue 3 asks for
     256: {"ttft_p50_error_ms": 0.2, "ttft_p99_error_ms": 1, "itl_p99_error_ms": 0.1, "cpu_s_per_mtok": 20},
@@ -108,9 +110,7 @@ def main() -> None:
     if given.json:
         print(json.dumps({"rows": rows, "missed": missed}))
         return
-    print("  ".join(f"{title:>15}" for _, title, _ in COLUMNS))
-    for row in rows:
-        print("  ".join(f"{row[name]:>15.{places}f}" for name, _, places in COLUMNS))
+    show(COLUMNS, rows)
     print("\n".join(missed) or "every target is met")
 
 

@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from columns import show
+
 SRC = Path(__file__).parent.parent / "src"
 ASKED_BYTES = 16
 """What a further request may take."""
@@ -83,9 +85,7 @@ def main() -> None:
     if given.json:
         print(json.dumps({"rows": rows, "bytes_per_request": each}))
         return
-    print("  ".join(f"{title:>15}" for _, title, _ in COLUMNS))
-    for row in rows:
-        print("  ".join(f"{row[name]:>15.{places}f}" for name, _, places in COLUMNS))
+    show(COLUMNS, rows)
     if each is not None:
         print(f"{each:.0f} bytes for each further request" + (f", asked {ASKED_BYTES}" if each > ASKED_BYTES else ""))
 

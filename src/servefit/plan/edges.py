@@ -98,7 +98,7 @@ def _sentence(device: str, members: Sequence[Candidate]) -> str:
     """Why nothing passes on this device, in one sentence with the best value."""
     never = checks.never([(c.id, c.checks) for c in members])
     if not never:
-        nearest = min(members, key=lambda c: (*checks.misses(c.checks), c.seats))
+        nearest = closest(members)
         binding = checks.worst(nearest.checks)
         assert binding is not None, f"{nearest.id} has no checks"
         return (
@@ -121,6 +121,11 @@ def _sentence(device: str, members: Sequence[Candidate]) -> str:
     )
 
 
+def closest(candidates: Sequence[Candidate]) -> Candidate:
+    """The one that is nearest to a clear pass; of equal ones the one with the fewest seats."""
+    return min(candidates, key=lambda c: (*checks.misses(c.checks), c.seats))
+
+
 def against(check: Check) -> str:
     """A check that is no clear pass: its value, its target, and what it may be where that is what stands in the way."""
     says = f"{check.label} is {show(check.value, check.unit)} against {show(check.target, check.unit)}"
@@ -137,7 +142,7 @@ def too_close(candidates: Sequence[Candidate]) -> dict[str, str]:
         by_device.setdefault(candidate.device, []).append(candidate)
     out = {}
     for device, members in by_device.items():
-        near = min(members, key=lambda c: (*checks.misses(c.checks), c.seats))
+        near = closest(members)
         if near.verdict == "too close to call":
             doubtful = "; ".join(against(c) for c in near.checks if c.verdict != "pass")
             where = near.policy + ("" if near.policy == "none" else f", {fmt_count(near.seats, 'seat')}")

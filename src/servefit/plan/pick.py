@@ -9,7 +9,7 @@ from servefit.objectives import margin
 from servefit.physics.steptime import Source
 from servefit.plan import checks
 from servefit.plan.checks import LATENCIES
-from servefit.plan.edges import against, group_of, groups, show
+from servefit.plan.edges import against, closest, group_of, groups, show
 from servefit.plan.plan import Candidate, Check, Recommended, SeatTrade
 from servefit.plan.spec import Pick
 from servefit.units import fmt, fmt_count, fmt_percent
@@ -131,7 +131,7 @@ def nearest(candidates: Sequence[Candidate]) -> Recommended | None:
     seen = [c for c in candidates if c.figures is not None]
     if not seen:
         return None
-    best = min(seen, key=lambda c: (*checks.misses(c.checks), c.seats))
+    best = closest(seen)
     missed = [c for c in best.checks if c.verdict != "pass"]
     missed.sort(key=lambda c: (c.verdict != "fail", c.name not in LATENCIES, _gap(c)))
     assert missed, f"{best.id} passes, and something else was to be recommended"
