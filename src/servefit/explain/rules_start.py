@@ -56,9 +56,16 @@ def queueing(case: Case) -> Cause | None:
         half="start",
         saw=f"the wait before reading is {fmt_s(typical)} at p50 and {fmt_s(slow_wait)} at p95 ({how}), with up to "
         f"{max(f.under_way)} others under way{word}; p95 of TTFT is {fmt(ratio, 1)} times p50.",
-        confirm="Measure with one user: the wait goes. Or raise the seats (if memory allows), add a replica, send less.",
+        confirm=f"Measure with one user: the wait goes. Or raise {_short(seats)}, add a replica, send less.",
         certainty="shown" if told else "likely", weight_s=slow_wait, value=float(seats) if seats else typical,
     )  # fmt: skip
+
+
+def _short(seats: int | None) -> str:
+    """What a server may have too little of, where requests wait: with a seat free, it is what a step may read."""
+    if seats:
+        return "the seats (if memory allows)"
+    return "what is short (seats; or, where prompts are read in slices, the tokens of a step: max_num_batched_tokens)"
 
 
 def _waits_like_free(features: Features) -> bool:
