@@ -7,7 +7,10 @@ from importlib.resources import files
 import jsonschema
 import pytest
 
+from calibrate.synthetic import probe_like
 from decide.case import make_plan, make_run
+from servefit.calibrate.calibration import to_json
+from servefit.calibrate.fit import fit_runs
 from servefit.cli.main import run
 
 
@@ -230,3 +233,35 @@ def test_a_plan_that_a_decision_rests_on_is_not_written_over(here, call):
     assert "A later `servefit plan` may have written over it" in out
     assert "servefit decide plan.json --out decision.md --force" in out.splitlines()[-1]
     assert call(*PLAN_AGAIN)[0] in (0, 5), "the decision rests on it no more"
+
+
+@pytest.mark.parametrize("kept", ["calibration.json", "plan.json"])
+def test_no_verb_writes_over_what_a_decision_rests_on(here, call, kept):
+    """Neither a calibration, an export of one nor a table: refused in one sentence, and the decision still verifies."""
+    exported = here / "colleague.json"
+    exported.write_text(json.dumps(to_json(fit_runs(probe_like()))), encoding="utf-8")
+    assert call("decide", "plan.json", *OWN)[0] == 0
+    for words in (
+        ("calibrate", "--import", "colleague.json", "--out", kept),
+        ("calibrate", "--import", "colleague.json", "--out", "other.json", "--export", kept),
+        ("export", "good", "--csv", "--out", kept),
+    ):
+        code, out, err = call(*words)
+        assert (code, out) == (2, ""), words
+        assert f"decision.md rests on {kept}" in err, words
+        assert (words[-2] if words[0] == "calibrate" else "--out") in err, words
+    assert call("verify", "decision.md")[0] == 0
+    assert call("calibrate", "--import", "colleague.json", "--out", "other.json")[0] == 0
+    assert call("calibrate", "--import", "colleague.json", "--out", kept, "--force")[0] == 0
+    assert call("verify", "decision.md")[0] == 4
+
+
+def test_to_stop_what_does_not_run_is_no_fault(call, monkeypatch, tmp_path):
+    """With nothing running there is nothing to stop; an engine that is named and does not run is a fault."""
+    monkeypatch.setattr("servefit.servers.running.entries", list)
+    code, out, err = call("engine", "stop")
+    assert (code, err) == (0, "")
+    assert "nothing to stop" in out
+    code, _, err = call("engine", "stop", "embedded")
+    assert code == 3
+    assert "No engine 'embedded' runs here" in err

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli import amounts
+from servefit.cli.keep import check_not_decided_on
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ if TYPE_CHECKING:
 @click.option("--model", help="Model to ask for; default: the one that the server lists.")
 @click.option("--dialect", default="", help="openai-chat, openai-completions, ollama-chat, ollama-generate, anthropic.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the API key.")
-@click.option("--force", is_flag=True, help="Keep a calibration that would be refused, marked invalid.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Keep a calibration that would be refused, marked invalid; write over one that a decision rests on.",
+)
 @click.option("--export", "export_to", type=click.Path(path_type=Path), help="Also write it without names, to pass on.")
 @click.option(
     "--import", "import_from", type=click.Path(path_type=Path), help="Take a calibration that a colleague exported."
@@ -56,6 +61,10 @@ def command(sources: tuple[str, ...], out: Path, *, as_json: bool, **given: Any)
     from servefit.calibrate.files import anonymous, imported
     from servefit.files import check_writable
 
+    if not given["force"]:
+        check_not_decided_on(out, what="this calibration", force=True)
+        if given["export_to"] is not None:
+            check_not_decided_on(given["export_to"], what="this calibration", option="--export", force=True)
     if given["import_from"] is not None:
         if sources:
             raise ServefitError("Both --import and a source are given.", hint="Choose one.")

@@ -11,7 +11,7 @@ import click
 
 from servefit.cli import amounts
 from servefit.cli.show import emit_json, table
-from servefit.errors import AnswerIsNo, CannotMeasure, ServefitError
+from servefit.errors import CannotMeasure, ServefitError
 from servefit.servers import engines, running
 from servefit.units import fmt_s
 
@@ -127,13 +127,15 @@ def _installed(name: str) -> bool:
 @click.argument("name", required=False)
 @click.option("--all", "every", is_flag=True, help="Every engine that runs.")
 def stop(name: str | None, *, every: bool) -> None:
-    """Stop the engine NAME, the one on port NAME, or the only one that runs."""
+    """Stop the engine NAME, the one on port NAME, or the only one that runs. Where none runs, that is said, and all is well."""
     alive = running.entries()
     chosen = [
         e for e in alive if every or name is None or name in (e.name, e.url, e.url.rpartition(":")[2], str(e.pid))
     ]
+    if not chosen and name is not None:
+        raise CannotMeasure(f"No engine {name!r} runs here.", hint="servefit engine list")
     if not chosen:
-        raise AnswerIsNo(f"No engine{f' {name!r}' if name else ''} runs here.", hint="servefit engine list")
+        click.echo("No engine runs here: there is nothing to stop.")
     if len(chosen) > 1 and not every:
         urls = ", ".join(e.url for e in chosen)
         raise ServefitError(f"{len(chosen)} engines run: {urls}.", hint="Name one by its port, or use --all.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli import amounts, names, show
+from servefit.cli.keep import check_not_decided_on
 from servefit.cli.promises import goodput, goodput_option, latencies, latency_options
 from servefit.errors import ServefitError
 
@@ -115,7 +116,7 @@ def command(
     if out is not None or not as_json:
         check_writable(path)
         if not given["force"]:
-            _decided_on(path)
+            check_not_decided_on(path, what="this plan", force=True)
     with progress(quiet=given["quiet"] or as_json) as on_done, _cluster(given["ray_address"]):
         plan = make_plan(spec, jobs=jobs or _jobs(spec), ray_address=given["ray_address"], on_done=on_done)
     if out is not None or not as_json:
@@ -125,18 +126,6 @@ def command(
     else:
         show_plan(plan, path, everything=everything)
     return 0 if plan.recommended else 5
-
-
-def _decided_on(path: Path) -> None:
-    """Raise ServefitError where a decision beside `path` rests on the plan in it."""
-    from servefit.decide.decision import resting_on
-
-    if decisions := resting_on(path):
-        names = " and ".join(str(d) for d in decisions)
-        raise ServefitError(
-            f"{names} {'rests' if len(decisions) == 1 else 'rest'} on {path}, which this plan would write over.",
-            hint="Name another file with --out, or say --force and decide again.",
-        )
 
 
 def _show_again(file: Path, *, as_json: bool, everything: bool) -> int:
