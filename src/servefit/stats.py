@@ -118,6 +118,16 @@ class Spread:
     mean: float | None = None
     max: float | None = None
 
+    def at(self, p: int) -> float | None:
+        """The p-th percentile, one of 50, 90, 95 and 99.
+
+        >>> spread([1.0, 2.0, 3.0]).at(50)
+        2.0
+        """
+        assert p in (50, 90, 95, 99), f"no p{p} is kept"
+        value: float | None = getattr(self, f"p{p}")
+        return value
+
 
 def spread(values: Iterable[float]) -> Spread:
     """Percentiles, mean and maximum of the values."""

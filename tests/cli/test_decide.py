@@ -265,3 +265,32 @@ def test_to_stop_what_does_not_run_is_no_fault(call, monkeypatch, tmp_path):
     code, _, err = call("engine", "stop", "embedded")
     assert code == 3
     assert "No engine 'embedded' runs here" in err
+
+
+def test_a_plan_at_p95_speaks_of_p95(tmp_path, monkeypatch, call):
+    """Asked for p95: neither the screen nor the decision has a p99 in it, and its trade-offs verify at p95."""
+    monkeypatch.chdir(tmp_path)
+    asked = (
+        *PLAN_AGAIN[:-5],
+        "--seats",
+        "4",
+        "--seats",
+        "8",
+        "--ttft",
+        "2s",
+        "--tpot",
+        "40ms",
+        "--p",
+        "95",
+        "--policy",
+        "chunked",
+        "--quiet",
+    )
+    code, out, _ = call(*asked, "--all")
+    assert (code, "p95 TTFT" in out, "p99" in out) == (0, True, False)
+    assert call("decide", "plan.json", *OWN)[0] == 0
+    text = (tmp_path / "decision.md").read_text(encoding="utf-8")
+    assert "p99" not in text
+    assert "delta.ttft.p95-->" in text
+    assert "| p95 TTFT | p95 TPOT | why not |" in text
+    assert call("verify", "decision.md")[0] == 0

@@ -103,7 +103,7 @@ def test_the_chosen_range_comes_first_and_the_trade_says_whose_it_is(shown, plan
     (own,) = [r for r in plan.ranges if (r.device, r.policy) == (best.device, best.policy)]
     others = tuple(replace(own, tp=tp, passing=(*own.passing, 1000 + tp)) for tp in range(2, 9))
     trade = SeatTrade(from_id=best.id, to_id=best.id, extra_seats=0, memory_bytes=0, capacity_req_per_s=None,
-                      goodput_req_per_s=None, ttft_p99_s=None, tpot_p99_s=None)  # fmt: skip
+                      goodput_req_per_s=None, p=99, ttft_s=None, tpot_s=None)  # fmt: skip
     show_plan(replace(plan, ranges=(*others, own), seat_trades=(trade,)), planned)
     lines = capsys.readouterr().out.splitlines()
     first = lines[next(i for i, line in enumerate(lines) if line.startswith("passes with")) + 2]
@@ -160,6 +160,8 @@ def test_each_precision_that_was_asked_has_a_row(planned, capsys):
     [
         ((), "No target is given; by default TTFT is at most 100 ms, TPOT at most 10 ms, goodput at least 99%"),
         (("--ttft", "1s"), "By default goodput is at least 99%"),
+        (("--ttft", "1s", "--p", "95"), "By default goodput is at least 95%"),
+        (("--p", "90"), "goodput at least 90%"),
         (("--ttft", "1s", "--goodput", "95%"), ""),
     ],
 )

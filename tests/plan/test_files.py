@@ -26,3 +26,18 @@ def test_a_newer_or_foreign_file_is_one_sentence(tmp_path):
     path.write_text("[1]")
     with pytest.raises(ServefitError, match="is not a plan"):
         load_plan(path)
+
+
+def test_a_plan_of_version_1_is_read(tmp_path):
+    """Its what-ifs and trades were at p99 and said so in their fields' names; it is the same plan, written as version 2."""
+    value = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert value["what_ifs"] and value["seat_trades"]
+    for row in (*value["what_ifs"], *value["seat_trades"]):
+        assert row.pop("p") == 99
+        row["ttft_p99_s"], row["tpot_p99_s"] = row.pop("ttft_s"), row.pop("tpot_s")
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps({**value, "schema_version": 1}), encoding="utf-8")
+    assert load_plan(path) == load_plan(GOLDEN)
+    path.write_text(json.dumps({**value, "schema_version": 1, "what_ifs": [1]}), encoding="utf-8")
+    with pytest.raises(ServefitError, match="what_ifs"):
+        load_plan(path)

@@ -98,7 +98,7 @@ def test_the_front_keeps_what_nothing_beats():
 def test_seats_cost_memory_and_buy_capacity():
     """Eight more seats of ten bytes take 80 bytes and, here, carry two requests a second more."""
     some = [candidate(8, capacity=5.0), candidate(16, capacity=7.0), candidate(8, device="other", capacity=1.0)]
-    (trade,) = seat_trades(some, "gpu/chunked/8")
+    (trade,) = seat_trades(some, "gpu/chunked/8", p=99)
     assert (trade.extra_seats, trade.memory_bytes, trade.capacity_req_per_s) == (8, 80, 2.0)
 
 

@@ -110,10 +110,10 @@ def test_assumptions_are_sorted_by_how_little_they_may_move(plan):
 def test_what_ifs_change_one_thing(plan):
     """Fewer bits speed typing up; a prefix cache shortens the wait; more seats never quicken one user's pace."""
     by_id = {w.id: w for w in plan.what_ifs}
-    assert by_id["precision-awq"].tpot_p99_s[1] < by_id["precision-awq"].tpot_p99_s[0]
+    assert by_id["precision-awq"].tpot_s[1] < by_id["precision-awq"].tpot_s[0]
     assert "memory" in by_id["precision-awq"].changes
-    assert by_id["prefix-cache"].ttft_p99_s[1] < by_id["prefix-cache"].ttft_p99_s[0]
-    assert by_id["seats-x2"].tpot_p99_s[1] >= by_id["seats-x2"].tpot_p99_s[0] * 0.999
+    assert by_id["prefix-cache"].ttft_s[1] < by_id["prefix-cache"].ttft_s[0]
+    assert by_id["seats-x2"].tpot_s[1] >= by_id["seats-x2"].tpot_s[0] * 0.999
 
 
 def test_two_processes_give_the_same_bytes(plan):
@@ -320,4 +320,18 @@ def test_a_what_if_is_as_doubtful_as_a_candidate():
     (found,) = [w for w in make_plan(CLOSE).what_ifs if w.id == "precision-awq"]
     (candidate,) = make_plan(replace(CLOSE, precisions=("awq",))).candidates
     assert found.verdict == candidate.verdict == "too close to call"
-    assert found.tpot_p99_s[1] == candidate.figures.tpot_s.p99
+    assert found.tpot_s[1] == candidate.figures.tpot_s.p99
+
+
+@pytest.mark.parametrize("p", [50, 95])
+def test_trade_offs_are_at_the_percentile_that_was_asked_for(p: int):
+    """What-ifs and trades of seats: the latencies of the targets' percentile, and no other's."""
+    plan = make_plan(replace(QUESTION, targets=replace(SLO, p=p)))
+    best = plan.candidate(plan.recommended.id)
+    assert plan.what_ifs and plan.seat_trades
+    for w in plan.what_ifs:
+        assert (w.p, w.ttft_s[0], w.tpot_s[0]) == (p, best.figures.ttft_s.at(p), best.figures.tpot_s.at(p)), w.id
+    for t in plan.seat_trades:
+        a, b = (plan.candidate(x).figures for x in (t.from_id, t.to_id))
+        assert (t.p, t.ttft_s) == (p, b.ttft_s.at(p) - a.ttft_s.at(p))
+        assert t.tpot_s == b.tpot_s.at(p) - a.tpot_s.at(p)

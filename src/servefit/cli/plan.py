@@ -97,7 +97,7 @@ def command(
 
     servefit plan --model llama-3.1-8b --device a100-80gb --device rtx-4090 --rate 4 --ttft-p99 500ms --tpot-p99 30ms
 
-    Without any target: TTFT at most 100 ms, TPOT at most 10 ms (or servefit.toml's); goodput at least 99% unless said.
+    Without any target: TTFT at most 100 ms, TPOT at most 10 ms (or servefit.toml's); goodput at least 99% (95% with --p 95) unless said.
 
     Exit code 0: something passes; 5: nothing does, and the nearest thing that works is named.
     """
@@ -267,19 +267,22 @@ def _targets(base: Any, given: dict[str, Any], *, alone: bool) -> Any:
     for name, value in changes.items():
         if value is not None and value <= 0:
             raise ServefitError(f"A target of {value} for {name} cannot be met.", hint="Write a value above 0.")
-    example = Targets(ttft_s=0.1, tpot_s=0.01, goodput_frac=0.99)
+    share = p.get("p", base.p) / 100
+    example = Targets(ttft_s=0.1, tpot_s=0.01, goodput_frac=share)
     if alone and not changes and base == Targets():
         base = _from_settings() or example
         if base == example:
             click.echo(
-                "No target is given; by default TTFT is at most 100 ms, TPOT at most 10 ms, goodput at least 99%. "
+                f"No target is given; by default TTFT is at most 100 ms, TPOT at most 10 ms, goodput at least {share:.0%}. "
                 "Say your own with --ttft, --tpot and --goodput.",
                 err=True,
             )
     targets = replace(base, **changes | p)
     if targets.goodput_frac is None and targets.goodput_req_per_s is None:
         targets = replace(targets, goodput_frac=example.goodput_frac)
-        click.echo("By default goodput is at least 99%: say your own with --goodput.", err=True)
+        click.echo(
+            f"By default goodput is at least {share:.0%}, as many as --p: say your own with --goodput.", err=True
+        )
     return targets
 
 

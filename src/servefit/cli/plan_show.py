@@ -354,15 +354,16 @@ def _what_ifs(plan: Plan, *, everything: bool) -> None:
     body = [
         [
             plain(w.factor),
-            arrow(w.ttft_p99_s, fmt_s(w.ttft_p99_s[1])),
-            arrow(w.tpot_p99_s, fmt_s(w.tpot_p99_s[1])),
+            arrow(w.ttft_s, fmt_s(w.ttft_s[1])),
+            arrow(w.tpot_s, fmt_s(w.tpot_s[1])),
             arrow(w.output_tok_per_s, f"{fmt(w.output_tok_per_s[1])} tok/s"),
             fmt(w.usd_per_mtok[1], 2),
             w.verdict,
         ]
         for w in rows
     ]
-    heads = ["what if", "p99 TTFT", "p99 TPOT", "throughput", "$/1M tok", "verdict"]
+    p = rows[0].p
+    heads = ["what if", f"p{p} TTFT", f"p{p} TPOT", "throughput", "$/1M tok", "verdict"]
     if all(w.usd_per_mtok[1] is None for w in rows):
         heads.pop(4)
         body = [[*cells[:4], cells[5]] for cells in body]
@@ -372,7 +373,7 @@ def _what_ifs(plan: Plan, *, everything: bool) -> None:
 
 def _how_much(w: WhatIf) -> float:
     """How far the latency or throughput that it moves most is moved, either way."""
-    pairs = (w.ttft_p99_s, w.tpot_p99_s, w.output_tok_per_s)
+    pairs = (w.ttft_s, w.tpot_s, w.output_tok_per_s)
     return max((abs(math.log(after / before)) for before, after in pairs if before and after), default=0.0)
 
 

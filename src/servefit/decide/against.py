@@ -17,7 +17,8 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from servefit.decide.decision import Binding, Decision
-from servefit.decide.quantities import Ledger, Measured, Quantity, run_quantities
+from servefit.decide.derive import Quantity, run_quantities
+from servefit.decide.quantities import Ledger, Measured
 from servefit.decide.written import NUMBER, SAID, UNITS, parse_quantity, show
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.expressions import evaluate, names_in
@@ -173,11 +174,10 @@ def hold_against(decision: Decision, ledger: Ledger, measured: Measured) -> tupl
     return tuple(found)
 
 
-COMPARED = (
-    "ttft.p50", "ttft.p99", "tpot.p50", "tpot.p99", "e2e.p99", "output.rate", "throughput", "goodput.rate",
-    "goodput.share", "failed.share",
-)  # fmt: skip
-"""What is set beside the prediction."""
+def compared(p: int) -> tuple[str, ...]:
+    """What is set beside the prediction: the typical latency, and the one at the targets' percentile `p`."""
+    latencies = dict.fromkeys(f"{name}.p{q}" for name in ("ttft", "tpot") for q in (50, p))
+    return (*latencies, f"e2e.p{p}", "output.rate", "throughput", "goodput.rate", "goodput.share", "failed.share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +262,7 @@ def _elsewhere(header: RunHeader, decided: Candidate) -> Iterator[str]:
 
 def _pairs(ledger: Ledger, measured: Measured) -> Iterator[Pair]:
     scope, intervals = f"run/{measured.name}", _intervals(ledger)
-    for name in dict.fromkeys((*COMPARED, *intervals)):
+    for name in dict.fromkeys((*compared(ledger.plan.spec.targets.p), *intervals)):
         here, there, gap = (ledger.find(n) for n in (name, f"{scope}#{name}", f"{scope}#gap.{name}"))
         if here is not None and there is not None:
             yield Pair(

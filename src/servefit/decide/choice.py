@@ -2,7 +2,7 @@
 
 import difflib
 
-from servefit.decide.quantities import check_dim, verdict
+from servefit.decide.derive import check_dim, verdict
 from servefit.decide.written import show
 from servefit.errors import AnswerIsNo, ServefitError
 from servefit.plan.plan import Candidate, Plan

@@ -78,11 +78,12 @@ def _rest(a: Candidate, b: Candidate) -> str:
 def _front(ledger: Ledger) -> Chart | None:
     """Passing candidates by price and wait, those that nothing beats marked."""
     points = []
+    p = ledger.plan.spec.targets.p
     for c in ledger.plan.passing:
-        if c.cost and c.figures and c.figures.ttft_s.p99 is not None:
+        wait_s = c.figures.ttft_s.at(p) if c.figures else None
+        if c.cost and wait_s is not None:
             label = f"{c.policy} {fmt(c.seats)}" + (" (decided)" if c.id == ledger.candidate.id else "")
-            wait_ms = c.figures.ttft_s.p99 * 1e3
-            points.append((label, c.cost.usd_per_hour, wait_ms, c.device, c.id in ledger.plan.pareto))
+            points.append((label, c.cost.usd_per_hour, wait_s * 1e3, c.device, c.id in ledger.plan.pareto))
     if len({p[1] for p in points}) < 2:
         return None
-    return pareto(points, x="US dollars per hour", y="p99 TTFT (ms)")
+    return pareto(points, x="US dollars per hour", y=f"p{p} TTFT (ms)")

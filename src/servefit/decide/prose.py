@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from servefit.decide.quantities import Quantity
+from servefit.decide.derive import Quantity
 from servefit.decide.written import show
 
 LONG_CHARS = 160

@@ -13,9 +13,10 @@ from servefit.charts import embed
 from servefit.charts.figures import Chart
 from servefit.decide.against import MARK
 from servefit.decide.decision import Binding
+from servefit.decide.derive import Quantity
 from servefit.decide.figures import figures
 from servefit.decide.prose import spelled
-from servefit.decide.quantities import Ledger, Quantity
+from servefit.decide.quantities import Ledger
 from servefit.decide.verify import Report
 from servefit.errors import ServefitError
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from servefit import __version__
 from servefit.decide.decision import at
+from servefit.decide.derive import Quantity
 from servefit.decide.findings import Finding
 from servefit.decide.prose import spelled
-from servefit.decide.quantities import Ledger, Quantity
+from servefit.decide.quantities import Ledger
 from servefit.decide.verify import Report
 from servefit.errors import ServefitError
 from servefit.facts.devices import find_device

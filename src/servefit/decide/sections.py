@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from servefit.decide.against import MARK, refuse_unfit
 from servefit.decide.decision import numbers_in
+from servefit.decide.derive import PERCENTILES, Quantity, check_label, verdict
 from servefit.decide.prose import aside, flat, sentence, shortened, spelled, table, word
-from servefit.decide.quantities import PERCENTILES, Ledger, Quantity, check_label, group_id, names_budget, verdict
+from servefit.decide.quantities import Ledger, group_id, names_budget
 from servefit.decide.written import Written, agrees
 from servefit.plan.plan import Assumption, Candidate, Check, Plan
 
@@ -228,12 +229,10 @@ class Page:
             return
         yield "### Predicted and measured"
         yield ""
+        tail = f"p{self.ledger.plan.spec.targets.p}"
         names = (
-            "ttft.p50",
-            "ttft.p99",
-            "tpot.p50",
-            "tpot.p99",
-            "e2e.p99",
+            *(f"{figure}.{p}" for figure in ("ttft", "tpot") for p in dict.fromkeys(("p50", tail))),
+            f"e2e.{tail}",
             "output.rate",
             "goodput.rate",
             "goodput.share",
@@ -377,8 +376,11 @@ class Page:
         else:
             lone, groups = list(others), {}
         rows = [self._rejected_row(c) for c in lone]
+        p = self.ledger.plan.spec.targets.p
         if rows:
-            yield from table(("configuration", "seats", "memory", "capacity", "p99 TTFT", "p99 TPOT", "why not"), rows)
+            yield from table(
+                ("configuration", "seats", "memory", "capacity", f"p{p} TTFT", f"p{p} TPOT", "why not"), rows
+            )
         devices: dict[str, list[str]] = {}
         for group, members in groups.items():
             devices.setdefault(members[0].device, []).append(group)
@@ -422,9 +424,13 @@ class Page:
         return (
             word(" ".join(what)),
             self.b(seats),
-            *(self.b(at + name) for name in ("memory", "capacity", "ttft", "tpot")),
+            *(self.b(at + name) for name in ("memory", "capacity", self._at_p("ttft"), self._at_p("tpot"))),
             self._why(c),
         )
+
+    def _at_p(self, figure: str) -> str:
+        """A latency at the percentile of the plan's targets, as differences are named."""
+        return f"{figure}.p{self.ledger.plan.spec.targets.p}"
 
     def _why(self, c: Candidate) -> str:
         at, decided = f"{self.ledger.with_(c)}#delta.", self.ledger.candidate
@@ -466,14 +472,17 @@ class Page:
             yield ""
             return
         c = near[0]
-        at = f"{self.ledger.with_(c)}#"
+        at, p = f"{self.ledger.with_(c)}#", self.ledger.plan.spec.targets.p
         fails = "" if c in others else f" (verdict: {self.b(at + 'verdict')})"
         more = "More" if c.seats > decided.seats else "Fewer"
         buys = [
             f"{self.b(at + 'delta.capacity')} of capacity" if self.has(at + "delta.capacity") else "",
             f"{self.b(at + 'delta.goodput')} of goodput at this load" if self.has(at + "delta.goodput") else "",
-            f"{self.b(at + 'delta.ttft')} of p99 TTFT" if self.has(at + "delta.ttft") else "",
-            f"{self.b(at + 'delta.tpot')} of p99 TPOT" if self.has(at + "delta.tpot") else "",
+            *(
+                f"{self.b(name)} of p{p} {figure.upper()}"
+                for figure in ("ttft", "tpot")
+                if self.has(name := f"{at}delta.{self._at_p(figure)}")
+            ),
         ]
         yield (
             f"{more} seats, {self.b(at + 'seats')} instead of {self.b('seats')}{fails}: "

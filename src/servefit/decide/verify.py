@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from servefit.decide.against import MARK, evaluate_on, expressions, hold_against, result_of, vocabulary
 from servefit.decide.bundle import MANIFEST, confined
 from servefit.decide.decision import SECTIONS, Binding, Decision, Input, at, load_decision
+from servefit.decide.derive import Quantity, check_verdict, verdict
 from servefit.decide.findings import Finding, Level
 from servefit.decide.prose import spelled
-from servefit.decide.quantities import Ledger, Measured, Quantity, check_verdict, verdict
+from servefit.decide.quantities import Ledger, Measured
 from servefit.decide.written import UNITS, agrees, respell
 from servefit.errors import CannotMeasure, ServefitError
 from servefit.objectives import margin

@@ -29,7 +29,19 @@ def plan_from_json(value: Any, *, where: str) -> Plan:
             f"{where} has schema version {version!r}; this servefit reads up to {PLAN_SCHEMA_VERSION}.",
             hint="Update servefit.",
         )
-    return structure(value, Plan, where=where)
+    return structure(_renewed(value) if version == 1 else value, Plan, where=where)
+
+
+def _renewed(value: dict[str, Any]) -> dict[str, Any]:
+    """A plan of version 1 as one of version 2: its what-ifs and trades were at p99, and said so in their fields' names."""
+
+    def renamed(row: Any) -> Any:
+        if not isinstance(row, dict):
+            return row  # said by `structure`
+        return {k.replace("_p99_s", "_s"): v for k, v in row.items()} | {"p": 99}
+
+    lists = {k: [renamed(r) for r in value[k]] for k in ("what_ifs", "seat_trades") if isinstance(value.get(k), list)}
+    return {**value, **lists, "schema_version": 2}
 
 
 def save_plan(plan: Plan, path: Path | str) -> None:

@@ -170,21 +170,21 @@ def _point(c: Candidate) -> tuple[float, float, float]:
     return price, round(latency_margin(c), 4), round(c.capacity.req_per_s, 4) if c.capacity else 0.0
 
 
-def seat_trades(candidates: Sequence[Candidate], best: str | None) -> tuple[SeatTrade, ...]:
+def seat_trades(candidates: Sequence[Candidate], best: str | None, *, p: int) -> tuple[SeatTrade, ...]:
     """What more seats cost in memory and buy in capacity, from each passing number of seats to the next.
 
-    Only in the group of `best`: the trade-off that its reader has to make.
+    Only in the group of `best`: the trade-off that its reader has to make. `p` is the percentile of its latencies.
     """
     out: list[SeatTrade] = []
     for members in groups(candidates).values():
         if best not in [c.id for c in members]:
             continue
         passing = [c for c in members if c.verdict == "pass"]
-        out.extend(_trade(a, b) for a, b in pairwise(passing))
+        out.extend(_trade(a, b, p) for a, b in pairwise(passing))
     return tuple(out)
 
 
-def _trade(a: Candidate, b: Candidate) -> SeatTrade:
+def _trade(a: Candidate, b: Candidate, p: int) -> SeatTrade:
     def grow(x: float | None, y: float | None) -> float | None:
         return None if x is None or y is None else y - x
 
@@ -199,8 +199,9 @@ def _trade(a: Candidate, b: Candidate) -> SeatTrade:
             a.capacity.req_per_s if a.capacity else None, b.capacity.req_per_s if b.capacity else None
         ),
         goodput_req_per_s=grow(fa.goodput_req_per_s, fb.goodput_req_per_s),
-        ttft_p99_s=grow(fa.ttft_s.p99, fb.ttft_s.p99),
-        tpot_p99_s=grow(fa.tpot_s.p99, fb.tpot_s.p99),
+        p=p,
+        ttft_s=grow(fa.ttft_s.at(p), fb.ttft_s.at(p)),
+        tpot_s=grow(fa.tpot_s.at(p), fb.tpot_s.at(p)),
     )
 
 

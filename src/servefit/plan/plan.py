@@ -15,7 +15,8 @@ from servefit.physics.steptime import Source, StepTime
 from servefit.plan.spec import PlanSpec
 from servefit.stats import Spread
 
-PLAN_SCHEMA_VERSION = 1
+PLAN_SCHEMA_VERSION = 2
+"""2: what-ifs and trades say at which percentile their latencies are; in 1 they were at p99."""
 
 CHECK_NAMES = ("ttft", "tpot", "e2e", "memory", "goodput", "usd_per_hour", "usd_per_mtok", "quality")
 """Every check a candidate can have. The first four targets of a service are ttft, tpot, memory and goodput."""
@@ -305,9 +306,11 @@ class WhatIf:
     factor: str
     changes: tuple[Literal["ttft", "tpot", "throughput", "cost", "memory"], ...]
     """Which figures moved by more than 2%."""
-    ttft_p99_s: tuple[float | None, float | None]
+    p: int
+    """The percentile of both latencies: the targets'."""
+    ttft_s: tuple[float | None, float | None]
     """Before, after."""
-    tpot_p99_s: tuple[float | None, float | None]
+    tpot_s: tuple[float | None, float | None]
     output_tok_per_s: tuple[float | None, float | None]
     usd_per_mtok: tuple[float | None, float | None]
     memory_bytes: tuple[int | None, int | None]
@@ -325,8 +328,10 @@ class SeatTrade:
     memory_bytes: int
     capacity_req_per_s: float | None
     goodput_req_per_s: float | None
-    ttft_p99_s: float | None
-    tpot_p99_s: float | None
+    p: int
+    """The percentile of both latencies: the targets'."""
+    ttft_s: float | None
+    tpot_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,12 +57,13 @@ def _held(scenario: Scenario, basis: StepBasis) -> tuple[Figures | None, tuple[C
 
 
 def _seen(figures: Figures | None, scenario: Scenario, memory: Memory) -> Seen:
-    """p99 TTFT, p99 TPOT, output tok/s, dollars per million output tokens, memory."""
+    """TTFT and TPOT at the targets' percentile, output tok/s, dollars per million output tokens, memory."""
     if figures is None:
         return None, None, None, None, memory.needed_bytes
     rate = figures.output_tok_per_s
     usd = None if scenario.usd_per_hour is None or not rate else scenario.usd_per_hour / 3600 / rate * 1e6
-    return figures.ttft_s.p99, figures.tpot_s.p99, rate, usd, memory.needed_bytes
+    p = scenario.targets.p
+    return figures.ttft_s.at(p), figures.tpot_s.at(p), rate, usd, memory.needed_bytes
 
 
 def _what_if(change: Change, before: Seen) -> WhatIf:
@@ -76,8 +77,9 @@ def _what_if(change: Change, before: Seen) -> WhatIf:
         id=change.id,
         factor=change.factor,
         changes=moved,  # type: ignore[arg-type]  # names are the literal's members
-        ttft_p99_s=(before[0], after[0]),
-        tpot_p99_s=(before[1], after[1]),
+        p=change.scenario.targets.p,
+        ttft_s=(before[0], after[0]),
+        tpot_s=(before[1], after[1]),
         output_tok_per_s=(before[2], after[2]),
         usd_per_mtok=(before[3], after[3]),
         memory_bytes=(before[4], after[4]),

@@ -186,8 +186,8 @@ class Digest:
     """What a simulated schedule did, its percentiles found once."""
 
     outcome: Outcome
-    ttft_p99_s: float | None
-    tpot_p99_s: float | None
+    ttft_s: float | None
+    tpot_s: float | None
     peak: int
     """The most requests that were there at once."""
 
@@ -204,8 +204,8 @@ def _outcome(scenario: Scenario, key: tuple[object, ...]) -> Digest:
         failed = (seen.n - seen.finished) * 100 > (100 - p) * seen.n
         found = _outcomes[key] = Digest(
             outcome=seen,
-            ttft_p99_s=None if failed else percentile(seen.ttft_s, p),
-            tpot_p99_s=None if failed else percentile(seen.tpot_s, p),
+            ttft_s=None if failed else percentile(seen.ttft_s, p),
+            tpot_s=None if failed else percentile(seen.tpot_s, p),
             peak=seen.in_flight_peak,
         )
         if len(_outcomes) > REMEMBERED:
@@ -289,7 +289,7 @@ def _key(ask: Ask) -> tuple[object, ...]:
 def _tried(x: float, digest: Digest, scenario: Scenario) -> Tried:
     """The values of one point, without the percentiles that no check looks at."""
     targets, outcome = scenario.targets, digest.outcome
-    ttft, tpot = digest.ttft_p99_s, digest.tpot_p99_s
+    ttft, tpot = digest.ttft_s, digest.tpot_s
     good = outcome.good(ttft_s=targets.ttft_s, tpot_s=targets.tpot_s) / outcome.n if outcome.n else 0.0
     passes = (
         ttft is not None
@@ -308,7 +308,7 @@ def _shares(tried: tuple[Tried, ...], ask: Ask) -> list[Point]:
     """TTFT and TPOT as shares of their targets, so that both stand under one line; cut at a hundredth and at ten times the target."""
     points = []
     for name, target in (("ttft_s", ask.ttft_s), ("tpot_s", ask.tpot_s)):
-        label = "p99 TTFT" if name == "ttft_s" else "p99 TPOT"
+        label = f"p{ask.targets.p} {'TTFT' if name == 'ttft_s' else 'TPOT'}"
         for t in tried:
             value = getattr(t, name)
             points.append(
