@@ -103,3 +103,28 @@ def test_a_run_and_typed_numbers_are_one_too_many(cli, tmp_path):
     """A number typed beside a run would be passed over without a word."""
     code, _, err = cli("explain", str(tmp_path), "--ttft", "780ms")
     assert code == 2 and "a run has its own numbers" in err
+
+
+def test_the_fixes_say_whose_figures_they_are_computed_from(tmp_path: Path):
+    """The request in the middle by TTFT is not the one in the middle by the whole wait: the fixes name theirs."""
+    rows = [stream(i, i * 9.0, 0.1 + i / 100, [0.01 * (6 - i)] * 40) for i in range(5)]
+    rows[2] = stream(2, 18.0, 0.12, [0.001] * 40)  # the median TTFT, and the shortest wait
+    save_run(by_hand(rows), tmp_path / "run")
+    out = call(str(tmp_path / "run"))
+    assert "by how much here (for the request with the median TTFT (120 ms, gap 1.00 ms); above" in out
+    same = [stream(i, i * 9.0, 0.1, [0.01] * 40) for i in range(5)]
+    save_run(by_hand(same), tmp_path / "same")
+    assert "by how much here:" in call(str(tmp_path / "same"))
+
+
+@pytest.mark.parametrize(
+    ("given", "lacking"),
+    [
+        ((), "give --model and --device"),
+        (("--model", "llama-3.1-8b"), "give --device for"),
+        (("--device", "rtx-4090"), "give --model for"),
+    ],
+)
+def test_only_the_flags_that_are_missing_are_asked_for(given: tuple[str, ...], lacking: str):
+    """What was given is not asked for again."""
+    assert lacking in call("--ttft", "780ms", "--itl", "22ms", "--isl", "6200", "--osl", "300", *given)

@@ -10,7 +10,7 @@ from servefit.cli.show import emit_json, plain, table
 from servefit.errors import ServefitError
 from servefit.explain.case import Wall, wall_of
 from servefit.explain.decompose import observe_typed
-from servefit.explain.fixes import Change, Fix, Wish
+from servefit.explain.fixes import Change, Wish
 from servefit.explain.pictures import draw_roofline, draw_strip, itl_strip, roofline_dots, waterfall
 from servefit.explain.rules import Diagnosis, diagnose_run, diagnose_typed
 from servefit.records import load_run
@@ -181,18 +181,15 @@ def _print(found: Diagnosis, *, show_work: bool) -> None:
         click.echo(f"\n{cause.title} ({cause.certainty})\n  saw: {plain(cause.saw)}\n  to confirm: {cause.confirm}")
     if not found.causes:
         click.echo("\nNo rule found a cause beyond these parts.")
-    _print_fixes(found.fixes)
+    _print_fixes(found)
     _print_pictures(found)
     if show_work:
         click.echo("\nThe working:")
         of_wait = found.waits[0].work
         for line in of_wait:
             click.echo(f"  {line.line}")
-        if found.case.seen.ttft_s != found.waits[0].ttft_s:
-            click.echo(
-                f"  from here on: the request with the median TTFT ({formulas_s(found.case.seen.ttft_s)}, "
-                f"gap {formulas_s(found.case.seen.itl_s)}); above, the one with the median of the whole wait"
-            )
+        if whose := _median_ttft(found):
+            click.echo(f"  from here on: {whose}")
         for line in found.work[len(of_wait) :]:
             click.echo(f"  {line.line}")
         for cause in found.causes:
@@ -240,10 +237,22 @@ def formulas_s(value: float) -> str:
     return f"{fmt(value, 3)} s" if value >= 1 else fmt_s(value)
 
 
-def _print_fixes(fixes: tuple[Fix, ...]) -> None:
-    if fixes:
-        click.echo("\nWhat would help, and by how much here:")
-    for fix in fixes:
+def _median_ttft(found: Diagnosis) -> str:
+    """Which request causes and fixes are computed for, where it is another than the one divided above; else nothing."""
+    seen = found.case.seen
+    if seen.ttft_s == found.waits[0].ttft_s:
+        return ""
+    return (
+        f"the request with the median TTFT ({formulas_s(seen.ttft_s)}, gap {formulas_s(seen.itl_s)}); "
+        "above, the one with the median of the whole wait"
+    )
+
+
+def _print_fixes(found: Diagnosis) -> None:
+    whose = _median_ttft(found)
+    if found.fixes:
+        click.echo(f"\nWhat would help, and by how much here{f' (for {whose})' if whose else ''}:")
+    for fix in found.fixes:
         saves = (
             f": {formulas_s(fix.saves_s)} ({fmt_percent(fix.saves_frac)}) off the wait"
             if fix.saves_s is not None

@@ -185,7 +185,12 @@ def quantise(on: Brief) -> Fix | None:
     """Half the bytes per weight: between the bytes' own time at full bandwidth and the whole gap in proportion."""
     seen, wall = on.case.seen, on.case.wall
     if wall.weight_bytes is None or wall.bandwidth_bytes_per_s is None:
-        how = f"up to {fmt_s(seen.itl_s / 10)} off each gap for each 10% fewer bytes read; give --model and --device for a figure"
+        lacking = [
+            flag
+            for flag, known in (("--model", wall.weight_bytes), ("--device", wall.bandwidth_bytes_per_s))
+            if known is None
+        ]
+        how = f"up to {fmt_s(seen.itl_s / 10)} off each gap for each 10% fewer bytes read; give {' and '.join(lacking)} for a figure"
         return _fix(on.case, None, code="quantise", title="A more quantised model", half="type", changes=(),
                     unchanged="TTFT hardly changes: reading is arithmetic.", how=how)  # fmt: skip
     context = (seen.isl or 0) + seen.osl // 2
