@@ -335,3 +335,14 @@ def test_trade_offs_are_at_the_percentile_that_was_asked_for(p: int):
         a, b = (plan.candidate(x).figures for x in (t.from_id, t.to_id))
         assert (t.p, t.ttft_s) == (p, b.ttft_s.at(p) - a.ttft_s.at(p))
         assert t.tpot_s == b.tpot_s.at(p) - a.tpot_s.at(p)
+
+
+@pytest.mark.parametrize(
+    ("n", "p", "enough"), [(99, 99, 1000), (100, 99, None), (19, 95, 200), (20, 95, None), (1, 50, 20), (2, 50, None)]
+)
+def test_few_requests_are_said(n: int, p: int, enough: int | None):
+    """Where the percentile is the slowest request, one request decides: said, with how many put ten beyond it."""
+    spec = replace(QUESTION, targets=replace(SLO, p=p), workload=replace(CHAT, n=n), seats=(48,), seeds=1)
+    said = [note for note in make_plan(spec).notes if f"p{p} of {n} requests" in note]
+    assert len(said) == (enough is not None)
+    assert enough is None or f"-n {enough} " in said[0]

@@ -29,7 +29,7 @@ from servefit.plan.seats import MOST_SEATS, search_seats
 from servefit.plan.spec import PlanSpec, check_spec
 from servefit.plan.whatif import Stand, what_ifs
 from servefit.plan.workers import OnDone, run_all
-from servefit.stats import rank
+from servefit.stats import is_slowest, rank
 from servefit.units import fmt
 from servefit.workload.arrivals import schedule
 from servefit.workload.requests import schedule_sha256
@@ -411,6 +411,13 @@ def _notes(candidates: Sequence[Candidate], bases: Sequence[Base], spec: PlanSpe
     cut = [s for s in spec.seats if "chunked" in spec.policies and s > max(spec.budgets_tok)]
     if cut:
         out.append(f"chunked: {fmt(cut[0])} seats and more were not tried, because a step has fewer tokens than that.")
+    p, n = spec.targets.p, spec.workload.n
+    if is_slowest(p, n):
+        enough = 10 * 100 // (100 - p)
+        out.append(
+            f"p{p} of {fmt(n)} requests is the slowest of them (-n {enough} puts ten beyond it); one request can turn a check "
+            "that is near its target."
+        )
     if any(c.verdict == "pass" for c in candidates) and spec.seats:
         out.append("Only the seats that were named were tried; an edge at the end of them is not reached.")
     return tuple(out)
