@@ -118,3 +118,23 @@ def test_a_caption_says_nothing_twice():
     chart = figures.lines([Point(series="TTFT", x=1, y=0.5), Point(series="TTFT", x=2, y=1.0)],
                           name="d", title="TTFT, share at or below", x="TTFT, ms", y="share")  # fmt: skip
     assert chart.description == "TTFT, share at or below."
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.2, 3.0, 500.0])
+def test_the_names_of_near_dots_do_not_meet(ratio, tmp_path):
+    """Decode of a large batch stands near the ridge, as prefill does: one name above, one below, both inside the figure."""
+    points = [("decode, 32 together", 100.0, 90e12), ("prefill, 512 tokens", 100.0 * ratio, 95e12)]
+    chart = figures.roofline(peak_flop_per_s=312e12, bandwidth_bytes_per_s=2039e9, points=points, device="a100-80gb")
+    path = tmp_path / "f.svg"
+    save_image(chart, path)
+    boxes = []
+    svg = path.read_text()
+    for name, *_ in points:
+        where = rf'<text [^>]*text-anchor="(\w+)" transform="translate\(([\d.]+),([\d.]+)\)"[^>]* font-size="(\d+)px"[^>]*>{name}<'
+        ((anchor, x, y, size),) = re.findall(where, svg)
+        width = 0.6 * float(size) * len(name)
+        left = float(x) - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+        boxes.append((left, left + width, float(y), float(size)))
+    (a, b, y, size), (c, d, z, _) = boxes
+    assert d < a or b < c or abs(y - z) >= size, boxes
+    assert min(a, c) >= 0 and max(b, d) <= float(re.search(r'width="(\d+)"', svg)[1]), boxes

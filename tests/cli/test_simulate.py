@@ -1,6 +1,7 @@
 """`servefit simulate`: the contract of its switches, its JSON, its errors."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -243,3 +244,21 @@ def test_refused_requests_of_a_long_load_are_infinite(monkeypatch):
     assert (summary["ok"], summary["by_status"], summary["ttft_s"]["p50"]) == (0, {"rejected": 20}, None)
     assert summary["failures_as_inf"] == whole["failures_as_inf"]
     assert "20 of 20 requests are larger" in summary["findings"][0]["message"]
+
+
+def test_long_work_says_how_far_it_has_got(monkeypatch):
+    """On a terminal a load that is counted piece by piece has a bar: told at each piece, of all that are asked for."""
+    if kernel_compiled() is None:
+        pytest.skip("numba is not installed")
+    told = []
+
+    @contextmanager
+    def recorded(*, quiet):
+        told.append(quiet)
+        yield lambda done, everything: told.append((done, everything))
+
+    monkeypatch.setattr(simulate_long, "LONG", 100)
+    monkeypatch.setattr(simulate_long, "progress", recorded)
+    monkeypatch.setattr("servefit.engine.flow.PIECE", 40)
+    call("--rate", "9", "-n", "150", "--isl", "90", "--osl", "2", "--json")
+    assert told == [True, (0, 150), (40, 150), (80, 150), (120, 150)], "no terminal here, so nothing would be drawn"

@@ -1,6 +1,8 @@
 """The live plan: the form without script, the picture for a script, the newest question wins, the write-up."""
 
 import asyncio
+import json
+import re
 
 import pytest
 from starlette.datastructures import QueryParams
@@ -196,3 +198,15 @@ def test_a_unit_is_never_passed_over(given):
     assert "has the unit" in made.trouble
     assert made.values == chosen(QueryParams("")).values
     assert not chosen(QueryParams("ttft=700ms&goodput=95%")).trouble
+
+
+def test_what_lies_beyond_the_picture_is_said():
+    """A latency of more than ten times its target is drawn at 1,000%, and the axis says so; one within says nothing."""
+
+    def axis(**more) -> str:
+        (chart,) = [c for c in draw(ask(**more)).charts if c.name == "load"]
+        (title,) = set(re.findall(r'"title": "(% of target[^"]*)"', json.dumps(chart.spec)))
+        return title
+
+    assert axis(ttft_s=0.001) == "% of target, 1,000% and more drawn as 1,000%"
+    assert axis(ttft_s=10.0, tpot_s=10.0) == "% of target, 1% and less drawn as 1%"

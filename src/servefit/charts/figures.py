@@ -193,17 +193,13 @@ def roofline(
             "mark": {"type": "point", "filled": True, "size": 120, "tooltip": True},
             "encoding": {"x": x_field, "y": y_field, "color": color},
         },
-        {
-            "data": {"values": dots},
-            "mark": {"type": "text", "dy": -12},
-            "encoding": {
-                "x": x_field,
-                "y": y_field,
-                "text": {"field": "s"},
-                "color": color,
-            },
-        },
     ]
+    middle = (ends[0] * ends[1]) ** 0.5
+    for place, dot in enumerate(dots):  # one above, one below, each towards the middle: names of near dots do not meet
+        side = "left" if dot["x"] < middle else "right"
+        mark = {"type": "text", "align": side, "dy": 18 if place % 2 else -12}
+        encoding = {"x": x_field, "y": y_field, "text": {"field": "s"}, "color": color}
+        layer.append({"data": {"values": [dot]}, "mark": mark, "encoding": encoding})
     share = [(n, i, f, f / min(peak_flop_per_s, i * bandwidth_bytes_per_s)) for n, i, f in points]
     said = "; ".join(f"{n} reaches {fmt(s * 100)}% of its roof" for n, _, _, s in share)
     text = f"Roofline of {device}: the ridge is at {fmt(ridge, 1)} flop per byte. {said}."

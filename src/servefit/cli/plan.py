@@ -101,7 +101,8 @@ def command(
 
     Exit code 0: something passes; 5: nothing does, and the nearest thing that works is named.
     """
-    from servefit.cli.plan_show import progress, show_plan
+    from servefit.cli.plan_show import show_plan
+    from servefit.cli.progress import progress
     from servefit.cli.show import emit_json
     from servefit.files import check_writable
     from servefit.plan.files import plan_to_json, save_plan

@@ -2,9 +2,7 @@
 
 import math
 import re
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -14,7 +12,6 @@ from servefit.plan.checks import misses
 from servefit.plan.edges import Group, group_of, show, too_close
 from servefit.plan.pick import SEATS, latency_margin
 from servefit.plan.plan import Assumption, Candidate, Check, Edge, Plan, SeatRange, WhatIf
-from servefit.plan.workers import OnDone
 from servefit.units import fmt, fmt_bytes, fmt_count, fmt_percent, fmt_s
 
 ROWS = 5
@@ -383,33 +380,3 @@ def _notes(plan: Plan, *, everything: bool) -> None:
     firsts = " ".join(note.partition(";")[0].rstrip(".") + "." for note in plan.notes)
     said = [f"note: {note}" for note in plan.notes] if everything else [f"notes: {firsts}"]
     click.echo(plain("\n".join(said)))
-
-
-@contextmanager
-def progress(*, quiet: bool) -> Iterator[OnDone | None]:
-    """Progress on stderr, on a terminal as a bar, else as a line every tenth; None where nobody wants any."""
-    if quiet:
-        yield None
-    elif sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            console=Console(stderr=True), transient=True, auto_refresh=False,
-        )  # fmt: skip
-        with bar:
-            task = bar.add_task("simulating", total=None)
-
-            def on_done(done: int, everything: int) -> None:
-                bar.update(task, completed=done, total=everything)
-                bar.refresh()
-
-            yield on_done
-    else:
-
-        def say(done: int, everything: int) -> None:
-            if everything >= 20 and done % max(1, everything // 10) == 0:
-                click.echo(f"{done} of {everything} simulated", err=True)
-
-        yield say

@@ -1,18 +1,23 @@
 """`servefit simulate` where a row a request would not fit: counted piece by piece, the same figures, percentiles from bins."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from servefit.cli.progress import progress
 from servefit.cli.show import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from servefit.engine.config import EngineConfig
     from servefit.objectives import Summary
     from servefit.physics.steptime import StepTime
     from servefit.records import Run
+    from servefit.workload.columns import Columns
     from servefit.workload.workload import Workload
 
 LONG = 50_000
@@ -58,6 +63,18 @@ def run_long(
         return None
 
 
+def _told(
+    drawn: "Iterable[Columns]", everything: int, on_done: "Callable[[int, int], None] | None"
+) -> "Iterator[Columns]":
+    """The same pieces; how many requests were asked for so far is told as each is."""
+    done = 0
+    for piece in drawn:
+        if on_done is not None:
+            on_done(done, max(done, everything))
+        done += len(piece)
+        yield piece
+
+
 def _run_long(
     workload: "Workload", config: "EngineConfig", step: "StepTime", given: dict[str, Any], labels: dict[str, Any]
 ) -> "tuple[Run, Summary, dict[str, dict[int, float | None]], int]":
@@ -68,11 +85,13 @@ def _run_long(
     from servefit.engine.simulate import findings_for, run_of
     from servefit.objectives import Summary
     from servefit.records import Finding
-    from servefit.workload.columns import hashed, pieces
+    from servefit.workload.columns import expected, hashed, pieces
 
     digest = hashlib.sha256()
     drawn = hashed(pieces(workload, PIECE), digest)
-    found = simulate_flow(drawn, config, step, replicas=given["replicas"], router=given["router"])
+    with progress(quiet=not sys.stderr.isatty()) as on_done:
+        seen = _told(drawn, round(expected(workload)), on_done)
+        found = simulate_flow(seen, config, step, replicas=given["replicas"], router=given["router"])
     where = {"replicas": given["replicas"], "router": given["router"]} if given["replicas"] > 1 else {}
     labels = {**labels, "engine": where | labels.get("engine", {})}
     run = run_of((), (), workload, config, step, tool_version=__version__, **labels)

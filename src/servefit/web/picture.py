@@ -304,8 +304,12 @@ def _tried(x: float, digest: Digest, scenario: Scenario) -> Tried:
 # --- charts -----------------------------------------------------------------------------------------------------------
 
 
+LEAST, MOST = 0.01, 10.0
+"""What is drawn of a latency, as a share of its target: beyond that it stands at the edge."""
+
+
 def _shares(tried: tuple[Tried, ...], ask: Ask) -> list[Point]:
-    """TTFT and TPOT as shares of their targets, so that both stand under one line; cut at a hundredth and at ten times the target."""
+    """TTFT and TPOT as shares of their targets, so that both stand under one line, from `LEAST` to `MOST`."""
     points = []
     for name, target in (("ttft_s", ask.ttft_s), ("tpot_s", ask.tpot_s)):
         label = f"p{ask.targets.p} {'TTFT' if name == 'ttft_s' else 'TPOT'}"
@@ -315,7 +319,7 @@ def _shares(tried: tuple[Tried, ...], ask: Ask) -> list[Point]:
                 Point(
                     series=label,
                     x=t.x,
-                    y=None if value is None else round(min(max(value / target, 0.01), 10.0) * 100, 2),
+                    y=None if value is None else round(min(max(value / target, LEAST), MOST) * 100, 2),
                 )
             )
     return points
@@ -333,16 +337,25 @@ def _band_of(tried: tuple[Tried, ...]) -> tuple[float, float] | Literal["none"]:
     return (best[0], best[-1]) if best else "none"
 
 
+def _y_axis(points: list[Point]) -> str:
+    """What the axis is called; where values lie beyond what is drawn, that too."""
+    ends = ((100 * LEAST, "less"), (100 * MOST, "more"))
+    cut = [f"{fmt(end)}% and {word} drawn as {fmt(end)}%" for end, word in ends if any(p.y == end for p in points)]
+    return ", ".join(("% of target", *cut))
+
+
 def _latency_chart(curve: tuple[Tried, ...], ask: Ask) -> Chart:
+    points = _shares(curve, ask)
     return figures.lines(
-        _shares(curve, ask), name="load", title="Latency against load", x="users" if ask.users else "requests a second", y="% of target",
+        points, name="load", title="Latency against load", x="users" if ask.users else "requests a second", y=_y_axis(points),
         target=100.0, band=_band_of(curve), log_x=True, log_y=True, places=0,
     )  # fmt: skip
 
 
 def _seats_chart(band: tuple[Tried, ...], ask: Ask) -> Chart:
+    points = _shares(band, ask)
     return figures.lines(
-        _shares(band, ask), name="seats", title="Latency against seats", x="seats", y="% of target",
+        points, name="seats", title="Latency against seats", x="seats", y=_y_axis(points),
         target=100.0, band=_band_of(band), log_x=True, log_y=True, places=0,
     )  # fmt: skip
 
