@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from servefit.calibrate.calibration import Calibration, mean_step
+from servefit.calibrate.calibration import Calibration, mean_step, typical_step
 from servefit.calibrate.recognise import server_config
 from servefit.engine.simulate import simulate_run
 from servefit.objectives import Summary, summarize
@@ -180,7 +180,7 @@ def predict(load: Load, calibration: Calibration, pace: Pace = AS_CALIBRATED) ->
         switches = {"seats": load.seats}
     config = server_config(calibration, **switches)
     run = simulate_run(load.workload, config, at_pace(mean_step(calibration), pace))
-    typical = simulate_run(load.workload, config, at_pace(calibration.step, pace))
+    typical = simulate_run(load.workload, config, at_pace(typical_step(calibration), pace))
     end = max(r.done_s or 0.0 for r in run.rows)
     offered = max(r.due_s for r in run.rows)
     found = figures(summarize(run)) | {"itl_p50": figures(summarize(typical))["itl_p50"]}

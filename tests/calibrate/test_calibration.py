@@ -16,6 +16,7 @@ from servefit.calibrate.calibration import (
     load_calibration,
     mean_step,
     save_calibration,
+    typical_step,
 )
 from servefit.calibrate.fit import fit_runs
 from servefit.errors import ServefitError
@@ -88,11 +89,13 @@ def test_truth_is_among_the_draws(learned):
 
 
 def test_late_steps_are_in_the_mean_step_only():
-    """Each time grows by the share that late steps add, the bend too; a factor below 1 or absent changes nothing."""
+    """Each time changes by the share that late steps add, the bend too; an absent factor changes nothing, and no factor goes too far."""
     step = StepTime(const_s=0.010, per_seq_s=0.001, front_end_s=0.004, bend=((1, 0.0), (4, 0.020)), p_norm=2.0)
     late = mean_step(Calibration(step=step, mean_over_median=1.2))
     assert (late.const_s, late.per_seq_s, late.front_end_s) == pytest.approx((0.012, 0.0012, 0.0048))
     assert late.bend == ((1, 0.0), (4, pytest.approx(0.024))) and late.p_norm == 2.0
-    for factor in (None, 0.97):
-        assert mean_step(Calibration(step=step, mean_over_median=factor)) == step
+    assert mean_step(Calibration(step=step)) == typical_step(Calibration(step=step)) == step
+    assert mean_step(Calibration(step=step, mean_over_median=0.97)).const_s == pytest.approx(0.0097)
+    assert mean_step(Calibration(step=step, mean_over_median=0.5)).const_s == pytest.approx(0.009)
+    assert typical_step(Calibration(step=step, median_over_fit=0.95)).bend[1][1] == pytest.approx(0.019)
     assert mean_step(Calibration(step=step, mean_over_median=9.0)).const_s == pytest.approx(0.015)

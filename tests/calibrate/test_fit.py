@@ -1,13 +1,15 @@
 """The fit recovers a known step time from rows alone, says how sure it is, and marks what it could not learn."""
 
 import dataclasses
+import statistics
+from bisect import bisect_right
 from random import Random
 
 import pytest
 
 from calibrate.synthetic import TRUTH, probe_like, serve
-from servefit.calibrate.calibration import FITTED, Batching, coefficient, draws
-from servefit.calibrate.fit import fit_runs, run_sha256
+from servefit.calibrate.calibration import FITTED, Batching, coefficient, draws, mean_step, typical_step
+from servefit.calibrate.fit import fit_runs, predict_s, run_sha256
 from servefit.calibrate.steps import observe
 from servefit.errors import CannotMeasure
 from servefit.physics.steptime import StepTime, step_s
@@ -109,6 +111,52 @@ def test_late_steps_do_not_move_the_fit():
     found = fit_runs([late[0], *runs[1:]], batching=KNOWN["continuous"])
     assert found.step.const_s == pytest.approx(TRUTH.const_s, rel=0.03)
     assert found.mean_over_median > 1.01
+
+
+def wandering(run, seed):
+    """The run on a machine whose pace wanders, mostly to the slow side: stretches of some 50 ms that take up to twice as long."""
+    rng, knots = Random(seed), [(0.0, 0.0)]
+    while knots[-1][0] < max(r.chunk_s[-1] for r in run.rows):
+        piece = rng.expovariate(20.0)
+        knots.append((knots[-1][0] + piece, knots[-1][1] + piece * (1.0 + min(rng.expovariate(6.0), 1.0))))
+
+    def moved(t):
+        (a, b), (c, d) = knots[(i := max(bisect_right(knots, (t,)) - 1, 0)) : i + 2]
+        return b + (t - a) * (d - b) / (c - a)
+
+    rows = [
+        dataclasses.replace(
+            r,
+            due_s=moved(r.due_s),
+            sent_s=moved(r.sent_s or r.due_s),
+            chunk_s=tuple(map(moved, r.chunk_s)),
+            done_s=moved(r.done_s),
+        )
+        for r in run.rows
+    ]
+    return dataclasses.replace(run, rows=tuple(rows))
+
+
+def test_the_typical_step_is_the_median_and_the_mean_step_the_mean():
+    """On a machine whose pace wanders, for runs of another hour: half of the steps stay below one, the sum is that of the other."""
+    known = KNOWN["continuous"]
+
+    def hour(first):
+        rounds = [r for seed in range(first, first + 3) for r in probe_like(noise=0.02, seed=seed)]
+        return [wandering(r, 100 * first + i) for i, r in enumerate(rounds)]
+
+    found = fit_runs(hour(0), batching=known)
+    later = [o for r in hour(5) for o in observe(r, known) if o.plain]
+
+    def median(step):
+        return statistics.median(o.time_s / predict_s(step, o) for o in later)
+
+    def total(step):
+        return sum(o.time_s for o in later) / sum(predict_s(step, o) for o in later)
+
+    assert median(typical_step(found)) == pytest.approx(1.0, abs=0.02)
+    assert total(mean_step(found)) == pytest.approx(1.0, abs=0.02)
+    assert median(found.step) < 0.985 < 1.02 < total(typical_step(found)), "the pace wanders enough for them to differ"
 
 
 def test_what_was_not_seen_is_a_prior_and_says_so():

@@ -125,6 +125,8 @@ class Calibration:
     """Spread of a single step's time around the fit: the 16th to 84th percentile range, halved, as a share."""
     mean_over_median: float | None = None
     """Measured time over fitted time, summed over all steps: above 1 where a few steps are late."""
+    median_over_fit: float | None = None
+    """The median of measured over fitted time of single steps: below 1 where the machine's pace wanders, mostly to the slow side."""
     scope: Literal["server", "one user of a service"] = "server"
     """Behind a hosted API the capacity is shared: the calibration then holds for one user of it."""
     created: str | None = None
@@ -214,16 +216,28 @@ def with_coefficients(step: StepTime, values: dict[str, float]) -> StepTime:
 
 
 def mean_step(calibration: Calibration) -> StepTime:
-    """The step time on average, late steps included: every time of the typical step, times `mean_over_median`.
+    """The step time on average, late steps included: every time of the fitted step, times `mean_over_median`.
 
     What the machine takes away now and then (another program, a timer) is in no typical step, but in every answer's
-    TPOT, E2E and in the throughput. On a quiet machine the factor is 1.00 to 1.02. Never below 1, at most 1.5: above that
-    a few very late steps are accidents, not the engine.
+    TPOT, E2E and in the throughput. On a quiet machine the factor is 1.00 to 1.02. At most 1.5: above that a few very late
+    steps are accidents, not the engine; at least 0.9.
 
     >>> round(mean_step(Calibration(step=StepTime(const_s=0.010, bend=((1, 0.0), (4, 0.02))), mean_over_median=1.1)).bend[1][1], 6)
     0.022
     """
-    return scaled(calibration.step, min(max(calibration.mean_over_median or 1.0, 1.0), 1.5))
+    return scaled(calibration.step, min(max(calibration.mean_over_median or 1.0, 0.9), 1.5))
+
+
+def typical_step(calibration: Calibration) -> StepTime:
+    """The step time that half of the steps stay below: every time of the fitted step, times `median_over_fit` (0.8 to 1.1).
+
+    A pace that wanders, mostly to the slow side, moves the centre of a robust fit above the median; the median gap between
+    tokens is the typical step's.
+
+    >>> typical_step(Calibration(step=StepTime(const_s=0.010), median_over_fit=0.95)).const_s
+    0.0095
+    """
+    return scaled(calibration.step, min(max(calibration.median_over_fit or 1.0, 0.8), 1.1))
 
 
 BEND = "bend@"

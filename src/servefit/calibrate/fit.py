@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from servefit.calibrate.calibration import (
     BEND,
@@ -31,6 +31,7 @@ from servefit.calibrate.steps import NOTHING_KNOWN, Observation, observe, stream
 from servefit.errors import CannotMeasure
 from servefit.physics.steptime import TILE_TOK, StepTime, step_s
 from servefit.records import Finding, Run, header_to_json, row_to_json
+from servefit.stats import percentile
 
 __all__ = ["Calibration", "fit_runs", "load_calibration", "run_sha256", "save_calibration"]
 
@@ -71,7 +72,7 @@ def fit_runs(
     kept = _thin(tagged)
     knots, fit = _best_fit(kept)
     step, coefficients = _coefficients(fit, [o for _, o in kept], knots, prior=prior, labels=labels)
-    noise, mean_over_median = _noise(step, [o for seen in per_run for o in seen])
+    scatter = _scatter(step, [o for seen in per_run for o in seen])
     header = runs[0].header
     return Calibration(
         step=step,
@@ -95,9 +96,10 @@ def fit_runs(
         engine_build=str(header.engine.get("build") or ""),
         model=header.model,
         batching=known,
-        noise_frac=noise,
-        mean_over_median=mean_over_median,
-        findings=_findings(coefficients, noise),
+        noise_frac=scatter.noise_frac,
+        mean_over_median=scatter.mean,
+        median_over_fit=scatter.median,
+        findings=_findings(coefficients, scatter.noise_frac),
     )
 
 
@@ -309,15 +311,26 @@ def _coefficients(
     return with_coefficients(base, {c.name: c.value for c in found}), tuple(found)
 
 
-def _noise(step: StepTime, rows: Sequence[Observation]) -> tuple[float | None, float | None]:
-    """(half the 16-84 range of single decode steps around the fit, total measured over total fitted time of them)."""
+class Scatter(NamedTuple):
+    """Single decode steps around the fit; None where there are too few."""
+
+    noise_frac: float | None = None
+    """Half of the range from the 16th to the 84th percentile."""
+    mean: float | None = None
+    """Total measured over total fitted time."""
+    median: float | None = None
+    """Median of measured over fitted time."""
+
+
+def _scatter(step: StepTime, rows: Sequence[Observation]) -> Scatter:
     plain = [o for o in rows if o.plain]
     relative = sorted(o.time_s / f for o in plain if (f := predict_s(step, o)) > 0)
     if len(relative) < FEWEST:
-        return None, None
+        return Scatter()
     n = len(relative)
     fitted = math.fsum(predict_s(step, o) for o in plain)
-    return (relative[84 * n // 100] - relative[16 * n // 100]) / 2, math.fsum(o.time_s for o in plain) / fitted
+    spread = (relative[84 * n // 100] - relative[16 * n // 100]) / 2
+    return Scatter(spread, math.fsum(o.time_s for o in plain) / fitted, percentile(relative, 50))
 
 
 def _domain(runs: Sequence[Run], rows: Sequence[Observation]) -> Domain:
