@@ -156,21 +156,22 @@ def test_each_precision_that_was_asked_has_a_row(planned, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "said", "defaults"),
     [
-        ((), "No target is given; by default TTFT is at most 100 ms, TPOT at most 10 ms, goodput at least 99%"),
-        (("--ttft", "1s"), "By default goodput is at least 99%"),
-        (("--ttft", "1s", "--p", "95"), "By default goodput is at least 95%"),
-        (("--p", "90"), "goodput at least 90%"),
-        (("--ttft", "1s", "--goodput", "95%"), ""),
+        ((), "No target is given; by default TTFT is at most 100 ms, TPOT at most 10 ms, goodput at least 99%", 3),
+        (("--ttft", "1s"), "By default goodput is at least 99%", 1),
+        (("--ttft", "1s", "--p", "95"), "By default goodput is at least 95%", 1),
+        (("--p", "90"), "goodput at least 90%", 3),
+        (("--ttft", "1s", "--goodput", "95%"), "", 0),
     ],
 )
-def test_a_target_that_nobody_set_is_said_to_be_a_default(cli, tmp_path, flags, said):
-    """On stderr, where it is no part of the answer; with targets of one's own nothing is said."""
+def test_a_target_that_nobody_set_is_said_to_be_a_default(cli, tmp_path, flags, said, defaults):
+    """On stderr, and beside the promise; with targets of one's own nothing is said."""
     asked = ("--model", "smollm2-135m", "--device", "l4", "--policy", "none", "--rate", "1", "-n", "5", "--seeds", "1")
     _, out, err = cli("plan", *asked, "--quiet", "--out", str(tmp_path / "plan.json"), *flags)
     assert (said in err) if said else not err, err
-    assert "promised: " in out
+    promised = next(line for line in out.splitlines() if line.startswith("promised: "))
+    assert promised.count("(by default)") == defaults
 
 
 def test_a_range_without_a_high_end_is_said_to_have_none(planned, capsys):
@@ -191,3 +192,23 @@ def test_a_range_without_a_high_end_is_said_to_have_none(planned, capsys):
         "more change nothing: never more than 27 at once"
     )
     assert "farthest from both ends of the passing range" in shown_with("more were not tried")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--p", "97"), "--p is 97."),
+        (("--quality-at-least", "0.5"), "--quality-at-least is 0.5, and no scores are given"),
+    ],
+)
+def test_what_is_wrong_is_named_as_it_was_given(cli, tmp_path, flags, said):
+    """A flag by its flag, a line of a file by the file and its key."""
+    asked = ("--model", "smollm2-135m", "--device", "l4", "--rate", "1", "--ttft", "1s", "--goodput", "0.9", "--quiet")
+    code, _, err = cli("plan", *asked, "--out", str(tmp_path / "plan.json"), *flags)
+    assert (code, said in err, "flags:" in err) == (2, True, False), err
+    file = tmp_path / "question.toml"
+    file.write_text(
+        'models = "smollm2-135m"\ndevices = "l4"\nquality_at_least = 0.5\n[workload]\nrate_req_per_s = 1\n[targets]\nttft = "1 s"\np = 97\n'
+    )
+    code, _, err = cli("plan", str(file), "--quiet", "--out", str(tmp_path / "plan.json"))
+    assert (code, "question.toml: p is 97." in err) == (2, True), err

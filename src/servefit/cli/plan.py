@@ -175,7 +175,7 @@ def _jobs(spec: "PlanSpec") -> int:
 
 def read_spec(file: Path | None, given: dict[str, Any]) -> "PlanSpec":
     """The question of a file, of servefit.toml's objectives, and of flags; flags win. Raises ServefitError."""
-    from servefit.plan.spec import PlanSpec, check_spec, load_spec
+    from servefit.plan.spec import FLAGS, PlanSpec, check_spec, load_spec
 
     spec = load_spec(file) if file else PlanSpec(workload=_default_workload())
     changes: dict[str, Any] = {
@@ -212,11 +212,10 @@ def read_spec(file: Path | None, given: dict[str, Any]) -> "PlanSpec":
         changes["headroom_frac"] = show.share(given["headroom"], "--headroom")
     if given["prefix_cache"]:
         changes["prefix_cache"] = True
-    spec = replace(
-        spec, **changes, workload=_workload(spec.workload, given), targets=_targets(spec.targets, given, alone=not file)
-    )
+    targets, by_default = _targets(spec.targets, given, alone=not file)
+    spec = replace(spec, **changes, workload=_workload(spec.workload, given), targets=targets, by_default=by_default)
     spec = _with_machine(spec)
-    check_spec(spec, where=str(file or "flags"))
+    check_spec(spec, where=str(file or FLAGS))
     return spec
 
 
@@ -254,8 +253,10 @@ def _workload(base: Any, given: dict[str, Any]) -> Any:
     return out
 
 
-def _targets(base: Any, given: dict[str, Any], *, alone: bool) -> Any:
-    """The targets with the flags in them; those of servefit.toml, else the usual example, where there are none."""
+def _targets(base: Any, given: dict[str, Any], *, alone: bool) -> tuple[Any, tuple[str, ...]]:
+    """(the targets with the flags in them; those of servefit.toml, else the usual example, where there are none, which of them
+    nobody asked for).
+    """
     from servefit.objectives import Targets
 
     changes: dict[str, Any] = latencies(given)
@@ -269,10 +270,12 @@ def _targets(base: Any, given: dict[str, Any], *, alone: bool) -> Any:
         if value is not None and value <= 0:
             raise ServefitError(f"A target of {value} for {name} cannot be met.", hint="Write a value above 0.")
     share = p.get("p", base.p) / 100
+    by_default: tuple[str, ...] = ()
     example = Targets(ttft_s=0.1, tpot_s=0.01, goodput_frac=share)
     if alone and not changes and base == Targets():
         base = _from_settings() or example
         if base == example:
+            by_default = ("ttft", "tpot", "goodput")
             click.echo(
                 f"No target is given; by default TTFT is at most 100 ms, TPOT at most 10 ms, goodput at least {share:.0%}. "
                 "Say your own with --ttft, --tpot and --goodput.",
@@ -281,10 +284,11 @@ def _targets(base: Any, given: dict[str, Any], *, alone: bool) -> Any:
     targets = replace(base, **changes | p)
     if targets.goodput_frac is None and targets.goodput_req_per_s is None:
         targets = replace(targets, goodput_frac=example.goodput_frac)
+        by_default = ("goodput",)
         click.echo(
             f"By default goodput is at least {share:.0%}, as many as --p: say your own with --goodput.", err=True
         )
-    return targets
+    return targets, by_default
 
 
 def _from_settings() -> Any:

@@ -54,6 +54,7 @@ def _bounds(plan: Plan) -> None:
     shape = "" if w.trace else f", {w.isl.mean} in, {w.osl.mean} out"
     promise = "; ".join(
         f"{c.label} {'at most' if c.at_most else 'at least'} {show(c.target, c.unit)}"
+        + (" (by default)" if c.name in plan.spec.by_default else "")
         for c in plan.candidates[0].checks
     )
     seeds = len(plan.schedule_sha256)

@@ -88,6 +88,8 @@ class PlanSpec:
     quality_at_least: float | None = None
     pick: Pick = "cheapest"
     """Which passing candidate is recommended; ties go to the smallest memory, then to the largest margin."""
+    by_default: tuple[str, ...] = ()
+    """The checks whose targets nobody asked for, by name: the plan says so beside them."""
 
 
 def load_spec(path: Path) -> PlanSpec:
@@ -185,17 +187,30 @@ def _is_path(name: str) -> bool:
     return "/" in name or name.endswith((".json", ".toml", ".gguf", ".csv", ".jsonl"))
 
 
+FLAGS = "flags"
+"""Where a question comes from that no file holds."""
+
+
+def _named(where: str, key: str) -> str:
+    """A key as its writer knows it.
+
+    >>> _named("plan.toml", "quality_at_least"), _named(FLAGS, "quality_at_least")
+    ('plan.toml: quality_at_least', '--quality-at-least')
+    """
+    return f"--{key.replace('_', '-')}" if where == FLAGS else f"{where}: {key}"
+
+
 def check_spec(spec: PlanSpec, *, where: str = "plan") -> None:
-    """Raises ServefitError for a question that has no answer whatever the devices are."""
+    """Raises ServefitError for a question that has no answer whatever the devices are; `where` it was asked (a file, `FLAGS`)."""
     for name in ("kv_bits", "seats", "budgets_tok", "replicas", "tp"):
         bad = [v for v in getattr(spec, name) if v < 1]
         if bad:
             raise ServefitError(
-                f"{where}: {name} has {bad[0]}, which is below 1.", hint=f"Write {name} as whole numbers from 1."
+                f"{_named(where, name)} has {bad[0]}, which is below 1.", hint=f"Write {name} as whole numbers from 1."
             )
     if spec.targets.p not in (50, 90, 95, 99):
         raise ServefitError(
-            f"{where}: p is {spec.targets.p}.", hint="Latency targets are held at p50, p90, p95 or p99."
+            f"{_named(where, 'p')} is {spec.targets.p}.", hint="Latency targets are held at p50, p90, p95 or p99."
         )
     for name in (
         "ttft_s",
@@ -228,12 +243,12 @@ def check_spec(spec: PlanSpec, *, where: str = "plan") -> None:
             raise ServefitError(f"{where}: {name} is {value}.", hint=f"Write a value {least}, or leave it out.")
     if spec.quality_at_least is not None and spec.quality is None:
         raise ServefitError(
-            f"{where}: quality_at_least is {spec.quality_at_least}, and no scores are given.",
+            f"{_named(where, 'quality_at_least')} is {spec.quality_at_least}, and no scores are given.",
             hint="Name a file of scores by precision with --quality (quality in the file).",
         )
     if not 1 <= spec.seeds <= MAX_SEEDS:
         raise ServefitError(
-            f"{where}: seeds is {spec.seeds}.",
+            f"{_named(where, 'seeds')} is {spec.seeds}.",
             hint=f"One schedule at least, {MAX_SEEDS} at most; three give an interval.",
         )
     if not 0 <= spec.headroom_frac <= 1:
