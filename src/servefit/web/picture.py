@@ -306,6 +306,8 @@ def _tried(x: float, digest: Digest, scenario: Scenario) -> Tried:
 
 LEAST, MOST = 0.01, 10.0
 """What is drawn of a latency, as a share of its target: beyond that it stands at the edge."""
+Y_AXIS = f"% of target (beyond {fmt(100 * LEAST)} to {fmt(100 * MOST)}: at the edge)"
+"""Always the same words: another title would be another figure, compiled anew while a slider moves."""
 
 
 def _shares(tried: tuple[Tried, ...], ask: Ask) -> list[Point]:
@@ -337,25 +339,16 @@ def _band_of(tried: tuple[Tried, ...]) -> tuple[float, float] | Literal["none"]:
     return (best[0], best[-1]) if best else "none"
 
 
-def _y_axis(points: list[Point]) -> str:
-    """What the axis is called; where values lie beyond what is drawn, that too."""
-    ends = ((100 * LEAST, "less"), (100 * MOST, "more"))
-    cut = [f"{fmt(end)}% and {word} drawn as {fmt(end)}%" for end, word in ends if any(p.y == end for p in points)]
-    return ", ".join(("% of target", *cut))
-
-
 def _latency_chart(curve: tuple[Tried, ...], ask: Ask) -> Chart:
-    points = _shares(curve, ask)
     return figures.lines(
-        points, name="load", title="Latency against load", x="users" if ask.users else "requests a second", y=_y_axis(points),
+        _shares(curve, ask), name="load", title="Latency against load", x="users" if ask.users else "requests a second", y=Y_AXIS,
         target=100.0, band=_band_of(curve), log_x=True, log_y=True, places=0,
     )  # fmt: skip
 
 
 def _seats_chart(band: tuple[Tried, ...], ask: Ask) -> Chart:
-    points = _shares(band, ask)
     return figures.lines(
-        points, name="seats", title="Latency against seats", x="seats", y=_y_axis(points),
+        _shares(band, ask), name="seats", title="Latency against seats", x="seats", y=Y_AXIS,
         target=100.0, band=_band_of(band), log_x=True, log_y=True, places=0,
     )  # fmt: skip
 
