@@ -306,7 +306,7 @@ def _tried(x: float, digest: Digest, scenario: Scenario) -> Tried:
 
 LEAST, MOST = 0.01, 10.0
 """What is drawn of a latency, as a share of its target: beyond that it stands at the edge."""
-Y_AXIS = f"% of target (beyond {fmt(100 * LEAST)} to {fmt(100 * MOST)}: at the edge)"
+Y_AXIS = f"% of target, cut at {fmt(100 * LEAST)} and {fmt(100 * MOST)}"
 """Always the same words: another title would be another figure, compiled anew while a slider moves."""
 
 
