@@ -23,6 +23,8 @@ from servefit.errors import AnswerIsNo, DoesNotVerify, ServefitError
 
 WORKLOAD = {"n": 96, "concurrency": 16, "isl": 256, "osl": 48}
 """What the tour plans for: sixteen users, each asking again when answered."""
+LONGEST_S = 40.0
+"""A slow machine is asked for fewer of them, so that the last run takes no longer than about this."""
 GOODPUT_FRAC = 0.95
 ROOM = 1.25
 ASSUMED = "Nobody's real traffic was measured: the sixteen users and their token shape are made up for the tour."
@@ -140,6 +142,19 @@ def _name_target(url: str) -> None:
     Path("servefit.toml").write_text(f'[targets.tour]\nurl = "{url}"\n', encoding="utf-8")
 
 
+def sized(req_per_s: float) -> dict[str, int]:
+    """The question's workload, for a machine that is predicted to answer so many requests a second: fewer where all would take long.
+
+    Each user asks three to six times.
+
+    >>> sized(3.0)["n"], sized(1.3)["n"], sized(0.1)["n"]
+    (96, 48, 48)
+    """
+    users = WORKLOAD["concurrency"]
+    rounds = min(max(int(LONGEST_S * req_per_s / users), 3), WORKLOAD["n"] // users)
+    return {**WORKLOAD, "n": rounds * users}
+
+
 def _write_question() -> None:
     """plan.toml and workload.toml: targets that this machine can be asked about, from what it was just calibrated to do.
 
@@ -153,7 +168,7 @@ def _write_question() -> None:
     _run("simulate", *asked)
     predicted = json.loads(_quietly("simulate", *asked, "--json"))["summary"]
     ttft, tpot = _round(predicted["ttft_s"]["p99"] * ROOM), _round(predicted["tpot_s"]["p99"] * ROOM)
-    workload = [f"{name} = {value}" for name, value in WORKLOAD.items()]
+    workload = [f"{name} = {value}" for name, value in sized(predicted["req_per_s"]).items()]
     Path("workload.toml").write_text("\n".join(workload) + "\n", encoding="utf-8")
     devices = ", ".join(f'"{d}"' for d in ("this-machine", *CATALOGUE))
     Path("plan.toml").write_text(
