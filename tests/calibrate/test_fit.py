@@ -8,9 +8,18 @@ from random import Random
 import pytest
 
 from calibrate.synthetic import TRUTH, probe_like, serve
-from servefit.calibrate.calibration import FITTED, Batching, coefficient, draws, mean_step, typical_step
+from servefit.calibrate.calibration import (
+    FITTED,
+    Batching,
+    Calibration,
+    coefficient,
+    draws,
+    mean_step,
+    typical_step,
+)
 from servefit.calibrate.fit import fit_runs, predict_s, run_sha256
 from servefit.calibrate.steps import observe
+from servefit.calibrate.words import lone_ttft_s
 from servefit.errors import CannotMeasure
 from servefit.physics.steptime import StepTime, step_s
 from servefit.records import content_sha256, save_run
@@ -157,6 +166,34 @@ def test_the_typical_step_is_the_median_and_the_mean_step_the_mean():
     assert median(typical_step(found)) == pytest.approx(1.0, abs=0.02)
     assert total(mean_step(found)) == pytest.approx(1.0, abs=0.02)
     assert median(found.step) < 0.985 < 1.02 < total(typical_step(found)), "the pace wanders enough for them to differ"
+
+
+def test_a_prior_is_not_paid_twice():
+    """Prompts of two lengths do not tell what position costs: with the right prior a third is right, and theirs are what they were."""
+    run = serve([(0.0, n, 24) for n in (400, 1000)] * 6, users=1, noise=0.01)
+
+    def waits(found):
+        right = Calibration(step=TRUTH, batching=KNOWN["continuous"])
+        return [lone_ttft_s(found, n) / lone_ttft_s(right, n) for n in (400, 1000, 3000)]
+
+    blind = fit_runs([run], batching=KNOWN["continuous"])
+    assert waits(blind)[:2] == pytest.approx([1.0, 1.0], abs=0.05)
+    assert waits(blind)[2] < 0.8, "nothing is known of position"
+    prior = StepTime(per_prefill_pos_s=TRUTH.per_prefill_pos_s, source="spec", origin="a datasheet")
+    found = fit_runs([run], batching=KNOWN["continuous"], prior=prior)
+    assert waits(found) == pytest.approx([1.0, 1.0, 1.0], abs=0.02)
+    assert coefficient(found, "per_prefill_pos_s").source == "spec"
+    assert coefficient(found, "front_end_s").source == "assumed", "of that the prior says nothing"
+    assert "a prior stands in, a datasheet" in next(
+        f.message for f in found.findings if "per_prefill_pos_s" in f.message
+    )
+
+
+def test_a_prior_that_says_more_than_was_measured_is_refused():
+    """A cost of prompt tokens that alone is more than the answers took is of another machine."""
+    run = serve([(0.0, 1000, 1)] * 40, users=1, noise=0.01)
+    with pytest.raises(CannotMeasure, match="alone says"):
+        fit_runs([run], prior=StepTime(per_prefill_pos_s=1e-3, source="published", origin="a slower machine"))
 
 
 def test_what_was_not_seen_is_a_prior_and_says_so():

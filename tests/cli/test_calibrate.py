@@ -1,13 +1,16 @@
 """`servefit calibrate`: from run folders to a file, words and one JSON object; what is wrong is a sentence."""
 
+import dataclasses
 import json
+import re
 import shutil
 
 import pytest
 from click.testing import CliRunner
 
-from calibrate.synthetic import probe_like
+from calibrate.synthetic import probe_like, serve
 from servefit.calibrate.calibration import load_calibration
+from servefit.calibrate.prior import datasheet
 from servefit.cli import calibrate as verb
 from servefit.cli.calibrate import command
 from servefit.errors import ServefitError
@@ -107,3 +110,58 @@ def test_runs_beside_a_target_are_fitted_with_its_probes(folders, tmp_path, monk
     here, there = "probed/" + folders[2].name, f"{folders[2].parent.name}/{folders[2].name}"
     assert list(found.runs) == [folders[0].name, folders[1].name, here, there, folders[3].name, folders[4].name]
     assert [r.run for r in found.residuals] == list(found.runs)
+
+
+@pytest.fixture
+def lonely(tmp_path):
+    """A run of one prompt length: it does not tell what position costs."""
+    run = serve([(0.0, 1000, 24)] * 12, users=1, noise=0.01)
+    save_run(
+        dataclasses.replace(run, header=dataclasses.replace(run.header, model="llama-3.1-8b")), tmp_path / "lonely"
+    )
+    return tmp_path / "lonely"
+
+
+def source(file, name="per_prefill_pos_s"):
+    """Where the coefficient of that calibration comes from."""
+    return next((c.value, c.source, c.origin) for c in load_calibration(file).coefficients if c.name == name)
+
+
+def test_what_no_run_tells_is_zero_or_a_prior_with_its_source(folders, lonely, tmp_path):
+    """Nothing known of the device: zero, assumed. A calibration that is named: its value, published, and where it is from."""
+    invoke(*folders, "--out", tmp_path / "theirs.json", "--device", "m4-max-36gb")
+    theirs = source(tmp_path / "theirs.json")
+    result = invoke(lonely, "--out", tmp_path / "c.json")
+    assert source(tmp_path / "c.json") == (0.0, "assumed", "no observation bears on it: taken as zero")
+    result = invoke(lonely, "--out", tmp_path / "c.json", "--prior", tmp_path / "theirs.json")
+    value, kind, origin = source(tmp_path / "c.json")
+    assert (value, kind, "theirs.json (sha256" in origin, "m4-max-36gb" in origin) == (
+        theirs[0],
+        "published",
+        True,
+        True,
+    )
+    assert "was not learned: a prior stands in" in result.output
+    assert re.search(r"times its position .* published ", result.output)
+
+
+def test_a_known_device_gives_its_datasheets_floor(tmp_path):
+    """Equal prompts teach no cost of a prompt token; of a model and device in the catalogue the least that it can be is known."""
+    run = serve([(0.0, 64, 1)] * 40, users=1, noise=0.01)
+    header = dataclasses.replace(run.header, model="llama-3.1-8b")
+    more = serve([(0.0, 64, 40)] * 4, users=1, noise=0.01)
+    for name, one in (("a", run), ("b", more)):
+        save_run(dataclasses.replace(one, header=header), tmp_path / name)
+    result = invoke(tmp_path / "a", tmp_path / "b", "--out", tmp_path / "c.json", "--device", "rtx-4090")
+    kinds = {c.name: (c.value, c.source) for c in load_calibration(tmp_path / "c.json").coefficients}
+    floor = datasheet("llama-3.1-8b", "rtx-4090")
+    stood_in = [name for name, (value, kind) in kinds.items() if kind == "spec" and value > 0]
+    assert stood_in and all(kinds[name][0] == getattr(floor, name) for name in stood_in)
+    assert "a prior stands in, the datasheet's floor: " in result.output
+
+
+def test_a_prior_that_is_none_is_said_before_anything_is_probed(lonely, tmp_path, monkeypatch):
+    """A file that is not there costs no five minutes of probing."""
+    monkeypatch.setattr(verb, "_probe", lambda *_: pytest.fail("it was probed"))
+    with pytest.raises(ServefitError, match="does not exist"):
+        invoke("http://127.0.0.1:9", "--prior", tmp_path / "nowhere.json", "--out", tmp_path / "c.json")

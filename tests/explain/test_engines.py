@@ -134,10 +134,13 @@ def test_experiment_context_on_an_engine(cached_server: engines.RunningEngine, c
     How TTFT grows is not asserted: two requests a rung on a shared machine have no order to rely on, and the sentence then says so.
     """
     said = experiment(cli, tmp_path, "context", cached_server.url, "--lengths", "64,320,900", "-n", "2")
-    assert said["sentence"].endswith("320 tokens are read whole, 900 are refused: the context ends between them.")
-    assert [row[0] for row in said["rows"]] == ["64", "320", "900"]
+    read = said["values"]["read_most_tok"]
+    assert read == pytest.approx(320, abs=8), (
+        "a prompt of words is a few tokens longer or shorter than asked, by the words"
+    )
+    assert said["sentence"].endswith(f"{read} tokens are read whole, 900 are refused: the context ends between them.")
+    assert [int(row[0]) for row in said["rows"]] == pytest.approx([64, 320, 900], abs=8)
     assert said["rows"][2][-1] == "refused"
-    assert said["values"]["read_most_tok"] == 320
     assert said["values"]["cut_at_tok"] == 900
     assert any("512" in note for note in said["notes"])
 

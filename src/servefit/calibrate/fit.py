@@ -71,6 +71,9 @@ def fit_runs(
     tagged = [(number, o) for number, (seen, own) in enumerate(zip(per_run, told, strict=True)) for o in (*seen, *own)]
     kept = _thin(tagged)
     knots, fit = _best_fit(kept)
+    if prior is not None and (stand_ins := _stand_ins(fit, prior)):
+        # what the prior says is paid is not learned once more as part of something else
+        knots, fit = _best_fit(_beside(kept, stand_ins, prior))
     step, coefficients = _coefficients(fit, [o for _, o in kept], knots, prior=prior, labels=labels)
     scatter = _scatter(step, [o for seen in per_run for o in seen])
     header = runs[0].header
@@ -175,6 +178,8 @@ WORTH_IT = 0.88
 """The bend is kept where it shrinks the residuals to this share: straight is simpler, and reaches further."""
 
 
+MOST_OF_PRIOR = 0.9
+"""What a prior may say of the time that was measured: more, and it is of something else."""
 ENOUGH = 60
 """Single decode steps of one batch size count as so many at most: thousands of lone steps must not outvote the batches."""
 LOOSE, STIFF, FALL = 3.0, 0.3, 0.03
@@ -240,6 +245,34 @@ def _best_fit(kept: Sequence[tuple[int, Observation]]) -> tuple[tuple[int, ...],
     return (knots, bent) if bent_miss < WORTH_IT * miss and bent_miss > 0 and miss > 2e-3 else ((), straight)
 
 
+def _stand_ins(fit: Fit, prior: StepTime) -> dict[str, float]:
+    """The coefficients that the runs do not tell and the prior does."""
+    return {
+        name: value
+        for name, told in zip(FITTED, fit.beta, strict=False)
+        if told is None and (value := getattr(prior, name)) > 0
+    }
+
+
+def _beside(
+    kept: Sequence[tuple[int, Observation]], stand_ins: dict[str, float], prior: StepTime
+) -> list[tuple[int, Observation]]:
+    """The observations less what the prior says of each. Raises CannotMeasure where that is most of the time that was measured."""
+    place = {name: j for j, name in enumerate(FITTED)}
+    out, shares = [], []
+    for number, o in kept:
+        row = columns(o, ())
+        theirs = math.fsum(row[place[name]] * value for name, value in stand_ins.items())
+        shares.append(theirs / o.time_s)
+        out.append((number, replace(o, time_s=max(o.time_s - theirs, 0.1 * o.time_s))))
+    if (percentile(shares, 50) or 0.0) > MOST_OF_PRIOR:
+        raise CannotMeasure(
+            f"The prior alone says {percentile(shares, 50):.0%} of the time that these runs took ({prior.origin}).",
+            hint="It is of a slower machine or a larger model: name another one, or none.",
+        )
+    return out
+
+
 def _joined(fit: Fit, falling: Sequence[int]) -> Fit:
     """The fit with the last columns, which are those in `falling` negative, taken off these: one coefficient of either sign."""
     m = len(fit.beta) - len(falling)
@@ -288,8 +321,8 @@ def _coefficients(
                     low=stand_in,
                     high=stand_in,
                     points=points,
-                    source=prior.source if prior else "assumed",
-                    origin=prior.origin if prior else "no observation bears on it: taken as zero",
+                    source=prior.source if prior and stand_in else "assumed",
+                    origin=prior.origin if prior and stand_in else "no observation bears on it: taken as zero",
                 )
             )
             continue
@@ -354,7 +387,9 @@ def _findings(coefficients: Sequence[Coefficient], noise: float | None) -> tuple
         Finding(
             code="not_learned",
             level="note",
-            message=f"{c.name} (paid for {FITTED[c.name]}) was not learned: {c.origin}.",
+            message=f"{c.name} (paid for {FITTED[c.name]}) was not learned: "
+            + (c.origin if c.source == "assumed" else f"a prior stands in, {c.origin}")
+            + ".",
             hint=PROBE_FOR[c.name],
         )
         for c in coefficients

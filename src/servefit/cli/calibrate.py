@@ -15,6 +15,7 @@ from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
     from servefit.calibrate.calibration import Calibration
+    from servefit.physics.steptime import StepTime
     from servefit.records import Run
 
 
@@ -47,6 +48,11 @@ if TYPE_CHECKING:
 @click.option("--export", "export_to", type=click.Path(path_type=Path), help="Also write it without names, to pass on.")
 @click.option(
     "--import", "import_from", type=click.Path(path_type=Path), help="Take a calibration that a colleague exported."
+)
+@click.option(
+    "--prior",
+    type=click.Path(path_type=Path),
+    help="A calibration that stands in for what is not learned.  [default: the datasheet's floor, where device and model are known]",
 )
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -83,8 +89,12 @@ def command(sources: tuple[str, ...], out: Path, *, as_json: bool, **given: Any)
 def _calibrate(sources: tuple[str, ...], given: dict[str, Any]) -> "Calibration":
     from servefit import __version__
     from servefit.calibrate.learn import learn
+    from servefit.calibrate.prior import passed_on
     from servefit.records import content_sha256, load_run
 
+    prior = (
+        None if given["prior"] is None else passed_on(given["prior"])
+    )  # a wrong file is said before anything is probed
     folders = [Path(s).parent if Path(s).name == "run.json" else Path(s) for s in sources if _is_run(s)]
     runs = [load_run(f) for f in folders]
     targets = [s for s in sources if not _is_run(s)]
@@ -101,7 +111,7 @@ def _calibrate(sources: tuple[str, ...], given: dict[str, Any]) -> "Calibration"
         folders, runs = probed + folders, measured + runs
     found = learn(
         runs, names=_names(folders), hashes=[content_sha256(f) for f in folders], hosted=hosted,
-        force=given["force"],
+        force=given["force"], prior=prior or _datasheet(runs, given, local=local),
     )  # fmt: skip
     return replace(
         found,
@@ -109,6 +119,15 @@ def _calibrate(sources: tuple[str, ...], given: dict[str, Any]) -> "Calibration"
         created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
         tool_version=__version__,
     )
+
+
+def _datasheet(runs: "list[Run]", given: dict[str, Any], *, local: bool) -> "StepTime | None":
+    """The floor of the device and model that the runs are of, where both are known: it stands in for what they do not tell."""
+    from servefit.calibrate.prior import datasheet
+
+    device = given["device"] or next((str(d) for r in runs if (d := r.header.machine.get("device"))), "")
+    model = given["model"] or next((r.header.model for r in runs if r.header.model), "")
+    return datasheet(model, device or (_this_chip() if local else "")) if model else None
 
 
 def _is_run(source: str) -> bool:
