@@ -15,6 +15,8 @@ from servefit.cli import calibrate as verb
 from servefit.cli.calibrate import command
 from servefit.errors import ServefitError
 from servefit.records import content_sha256, load_run, save_run
+from servefit.traps import suite
+from servefit.traps.server import Script, in_thread
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +167,47 @@ def test_a_prior_that_is_none_is_said_before_anything_is_probed(lonely, tmp_path
     monkeypatch.setattr(verb, "_probe", lambda *_: pytest.fail("it was probed"))
     with pytest.raises(ServefitError, match="does not exist"):
         invoke("http://127.0.0.1:9", "--prior", tmp_path / "nowhere.json", "--out", tmp_path / "c.json")
+
+
+class Gateway:
+    """What stands before somebody else's engine: it answers after the engine's time, limits the rate, or buffers."""
+
+    def __init__(self, *, every: int = 0, buffers: bool = False) -> None:
+        self.every, self.buffers, self.asked = every, buffers, 0
+
+    def __call__(self, path: str, body: dict, _served: int) -> Script:
+        """The script of the next answer: 2 ms a token, every n-th request refused."""
+        if "chat/completions" not in path:
+            return Script(status="404 Not Found", framing="length", writes=((0.0, b"{}"),))
+        self.asked += 1
+        if self.every and self.asked % self.every == 0:
+            headers = ("Content-Type: application/json", "Retry-After: 0", "x-ratelimit-remaining-requests: 0")
+            return Script(
+                status="429 Too Many Requests",
+                headers=headers,
+                framing="length",
+                writes=((0.0, b'{"error":{"message":"slow down"}}'),),
+            )
+        tok, isl = int(body.get("max_tokens") or 4), sum(len(m["content"].split()) for m in body["messages"])
+        usage = {"prompt_tokens": isl, "completion_tokens": tok, "total_tokens": isl + tok}
+        tail = suite.FINISH + suite.event({"choices": [], "usage": usage}) + suite.DONE
+        return suite.stream(suite.tokens(tok), tail=tail, gap_s=0.0 if self.buffers else 0.002)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gateway", "code", "said"),
+    [
+        ({"every": 3}, 3, "were rate-limited: what they waited for is not the engine."),
+        ({"buffers": True}, 3, "something on the way buffers"),
+    ],
+)
+def test_a_gateway_is_not_taken_for_an_engine(gateway, code, said, tmp_path, cli):
+    """Probed over a real connection: refused with exit 3, one sentence and a hint; the runs lie there, and no calibration."""
+    with in_thread() as server:
+        server._script_for = Gateway(**gateway)
+        asked = ("calibrate", f"{server.url}/v1", "--model", "m", "--dialect", "openai-chat", "--quick", "--quiet")
+        got, _, err = cli(*asked, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "c.json"))
+    assert (got, said in err, "hint:" in err) == (code, True, True), err
+    assert not (tmp_path / "c.json").exists()
+    assert list((tmp_path / "runs").glob("*/requests.jsonl"))

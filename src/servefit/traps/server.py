@@ -96,15 +96,16 @@ def _head(sock: "socket.socket | ssl.SSLSocket", script: Script) -> None:
     sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
 
 
-_FRAMED: dict[int, tuple[bytes, ...]] = {}
+_FRAMED: dict[int, tuple[Script, tuple[bytes, ...]]] = {}
 """Writes as they go over the wire, by the id of their script, so that nothing is built while the clock runs."""
 
 
 def _framed(script: Script) -> tuple[bytes, ...]:
     if id(script) not in _FRAMED:
         chunked = script.framing == "chunked"
-        _FRAMED[id(script)] = tuple(b"%x\r\n%s\r\n" % (len(d), d) if chunked else d for _, d in script.writes)
-    return _FRAMED[id(script)]
+        # with the script, which then lives on: another one must not come to have its id
+        _FRAMED[id(script)] = script, tuple(b"%x\r\n%s\r\n" % (len(d), d) if chunked else d for _, d in script.writes)
+    return _FRAMED[id(script)][1]
 
 
 def _sleep_until(moment: float) -> None:
