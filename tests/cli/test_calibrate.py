@@ -16,6 +16,7 @@ from servefit.cli.calibrate import command
 from servefit.errors import ServefitError
 from servefit.records import content_sha256, load_run, save_run
 from servefit.traps import suite
+from servefit.traps.self_signed import server_context, write_pem
 from servefit.traps.server import Script, in_thread
 
 
@@ -211,3 +212,21 @@ def test_a_gateway_is_not_taken_for_an_engine(gateway, code, said, tmp_path, cli
     assert (got, said in err, "hint:" in err) == (code, True, True), err
     assert not (tmp_path / "c.json").exists()
     assert list((tmp_path / "runs").glob("*/requests.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_hosted_service_is_learned_for_one_user_of_it(tmp_path, cli, monkeypatch):
+    """Behind https others share the capacity: the calibration says that it holds for one user, in words and in the file."""
+    monkeypatch.chdir(tmp_path)
+    pem = write_pem(tmp_path / "ca.pem")
+    with in_thread(tls=server_context(pem)) as server:
+        server._script_for = Gateway()
+        (tmp_path / "servefit.toml").write_text(
+            f'[targets.svc]\nurl = "{server.url}/v1"\nca_file = "{pem}"\nmodel = "m"\ndialect = "openai-chat"\n'
+        )
+        code, out, err = cli("calibrate", "svc", "--quick", "--force", "--quiet", "--runs", "runs", "--out", "c.json")
+    assert code == 0, err
+    assert "what was learned holds for one user of it" in out
+    found = load_calibration(tmp_path / "c.json")
+    assert found.scope == "one user of a service"
+    assert "shared_capacity" in {f.code for f in found.findings}
