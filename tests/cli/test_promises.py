@@ -52,10 +52,10 @@ def test_the_plan_holds_its_targets_at_the_percentile_that_is_asked(tmp_path, mo
     """--ttft with --p 95 is p95 TTFT in the plan; --p alone leaves the usual targets."""
     monkeypatch.chdir(tmp_path)
     asked = dict.fromkeys(("goodput", "usd_per_hour", "usd_per_mtok"))
-    found = plan._targets(Targets(), NONE | asked | {"ttft": "1s", "p": 95}, alone=True)
-    assert (found.ttft_s, found.p) == (1.0, 95)
-    usual = plan._targets(Targets(), NONE | asked | {"p": 95}, alone=True)
-    assert (usual.ttft_s, usual.tpot_s, usual.p) == (0.1, 0.01, 95)
+    found, defaults = plan._targets(Targets(), NONE | asked | {"ttft": "1s", "p": 95}, alone=True)
+    assert (found.ttft_s, found.goodput_frac, found.p, defaults) == (1.0, 0.95, 95, ("goodput",))
+    usual, defaults = plan._targets(Targets(), NONE | asked | {"p": 95}, alone=True)
+    assert (usual.ttft_s, usual.tpot_s, usual.p, defaults) == (0.1, 0.01, 95, ("ttft", "tpot", "goodput"))
 
 
 def test_goodput_is_read_alike():
