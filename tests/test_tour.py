@@ -52,6 +52,8 @@ def shape(line: str) -> str:
     line = re.sub(
         r"\b(valid|suspect|pass|fail|too close to call|confirmed|OVERTURNED|proposed|overturned)\b", "VERDICT", line
     )
+    # whether the read sweep saw a cache, and its end, depends on the machine and the moment
+    line = re.sub(r", # GB/s from the cache|, past the reported last cache level of # MiB", "", line)
     line = re.sub(r"^(this-machine|raspberry-pi# never passes|\$ servefit decide plan.json)\b.*", r"\1", line)
     return re.sub(r"[─\s]+", " ", line).strip()
 

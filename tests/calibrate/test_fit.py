@@ -192,8 +192,14 @@ def test_a_prior_is_not_paid_twice():
 def test_a_prior_that_says_more_than_was_measured_is_refused():
     """A cost of prompt tokens that alone is more than the answers took is of another machine."""
     run = serve([(0.0, 1000, 1)] * 40, users=1, noise=0.01)
+    prior = StepTime(per_prefill_pos_s=1e-3, source="published", origin="a slower machine")
     with pytest.raises(CannotMeasure, match="alone says"):
-        fit_runs([run], prior=StepTime(per_prefill_pos_s=1e-3, source="published", origin="a slower machine"))
+        fit_runs([run], prior=prior)
+    found = fit_runs([run], prior=dataclasses.replace(prior, source="spec"))
+    assert coefficient(found, "per_prefill_pos_s").source == "assumed", (
+        "a datasheet that nobody named is left out instead"
+    )
+    assert found.step == fit_runs([run]).step
 
 
 def test_what_was_not_seen_is_a_prior_and_says_so():

@@ -73,7 +73,15 @@ def fit_runs(
     knots, fit = _best_fit(kept)
     if prior is not None and (stand_ins := _stand_ins(fit, prior)):
         # what the prior says is paid is not learned once more as part of something else
-        knots, fit = _best_fit(_beside(kept, stand_ins, prior))
+        if (left := _beside(kept, stand_ins)) is not None:
+            knots, fit = _best_fit(left)
+        elif prior.source == "spec":
+            prior = None  # nobody named it
+        else:
+            raise CannotMeasure(
+                f"The prior alone says more than {MOST_OF_PRIOR:.0%} of the time that these runs took ({prior.origin}).",
+                hint="It is of a slower machine or a larger model: name another one, or none.",
+            )
     step, coefficients = _coefficients(fit, [o for _, o in kept], knots, prior=prior, labels=labels)
     scatter = _scatter(step, [o for seen in per_run for o in seen])
     header = runs[0].header
@@ -255,9 +263,9 @@ def _stand_ins(fit: Fit, prior: StepTime) -> dict[str, float]:
 
 
 def _beside(
-    kept: Sequence[tuple[int, Observation]], stand_ins: dict[str, float], prior: StepTime
-) -> list[tuple[int, Observation]]:
-    """The observations less what the prior says of each. Raises CannotMeasure where that is most of the time that was measured."""
+    kept: Sequence[tuple[int, Observation]], stand_ins: dict[str, float]
+) -> list[tuple[int, Observation]] | None:
+    """The observations less what the prior says of each; None where that is nearly all of the time that was measured."""
     place = {name: j for j, name in enumerate(FITTED)}
     out, shares = [], []
     for number, o in kept:
@@ -265,12 +273,7 @@ def _beside(
         theirs = math.fsum(row[place[name]] * value for name, value in stand_ins.items())
         shares.append(theirs / o.time_s)
         out.append((number, replace(o, time_s=max(o.time_s - theirs, 0.1 * o.time_s))))
-    if (percentile(shares, 50) or 0.0) > MOST_OF_PRIOR:
-        raise CannotMeasure(
-            f"The prior alone says {percentile(shares, 50):.0%} of the time that these runs took ({prior.origin}).",
-            hint="It is of a slower machine or a larger model: name another one, or none.",
-        )
-    return out
+    return None if (percentile(shares, 50) or 0.0) > MOST_OF_PRIOR else out
 
 
 def _joined(fit: Fit, falling: Sequence[int]) -> Fit:

@@ -92,9 +92,8 @@ def _calibrate(sources: tuple[str, ...], given: dict[str, Any]) -> "Calibration"
     from servefit.calibrate.prior import passed_on
     from servefit.records import content_sha256, load_run
 
-    prior = (
-        None if given["prior"] is None else passed_on(given["prior"])
-    )  # a wrong file is said before anything is probed
+    # a wrong file is said before anything is probed
+    prior = None if given["prior"] is None else passed_on(given["prior"])
     folders = [Path(s).parent if Path(s).name == "run.json" else Path(s) for s in sources if _is_run(s)]
     runs = [load_run(f) for f in folders]
     targets = [s for s in sources if not _is_run(s)]
