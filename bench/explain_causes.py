@@ -71,6 +71,20 @@ def chunked(rng: random.Random, seed: int) -> Run:
     return of_requests(requests, policy="chunked", budget_tok=rng.choice([48, 64]), seats=16)
 
 
+def prompts_ahead(rng: random.Random, seed: int) -> Run:
+    """A seat for everybody, prompts in slices, and more users than a step's tokens serve at once."""
+    return simulate(
+        n=40,
+        isl=rng.randint(200, 700),
+        osl=rng.randint(32, 64),
+        users=rng.choice([6, 8, 10]),
+        policy="chunked",
+        budget_tok=rng.choice([32, 48, 64, 128]),
+        seats=16,
+        seed=seed,
+    )
+
+
 def preemption(rng: random.Random, seed: int) -> Run:
     """A KV pool for about half of what the seats need."""
     return simulate(n=24, isl=64, osl=rng.randint(192, 320), users=8, kv_blocks=rng.randint(55, 80), seed=seed)
@@ -100,18 +114,20 @@ CASES = {
     "chunked prefill": (chunked, None),
     "long prompt": (long_prompt, "long_prompt"),
     "seats full": (seats_full, "seats_full"),
+    "others' prompts": (prompts_ahead, "prompts_ahead"),
     "prefill stall": (prefill_stall, "prefill_stall"),
     "preemption": (preemption, "preemption"),
     "disturbed machine": (host_trouble, "host_trouble"),
     "heat or power": (slowing_down, "slowing_down"),
 }
 MAY_COME_TOGETHER = {
-    "prefill_stall": {"long_prompt", "queueing", "seats_full"},
-    "preemption": {"queueing", "seats_full", "prefill_stall"},
+    "prompts_ahead": {"long_prompt"},
+    "prefill_stall": {"long_prompt", "queueing", "prompts_ahead", "seats_full"},
+    "preemption": {"queueing", "prompts_ahead", "seats_full", "prefill_stall"},
     "slowing_down": {"host_trouble"},
     "seats_full": {"queueing"},
     "calm, open loop": {"queueing"},
-    "chunked prefill": {"queueing", "long_prompt"},
+    "chunked prefill": {"queueing", "prompts_ahead", "long_prompt"},
 }
 """Causes that a provoked one brings with it: not counted against the rules."""
 

@@ -65,8 +65,8 @@ CASES = (
          switches={"seats": 6, "kv_tok": 512, "context_tok": 512}, only="embedded"),
 )  # fmt: skip
 MAY_COME_TOGETHER = {
-    "prefill stall": {"long_prompt", "queueing"},
-    "preemption": {"queueing", "prefill_stall", "seats_full"},
+    "prefill stall": {"long_prompt", "queueing", "prompts_ahead"},
+    "preemption": {"queueing", "prompts_ahead", "prefill_stall", "seats_full"},
 }
 """What a provoked cause brings with it: true beside it, but not above it."""
 

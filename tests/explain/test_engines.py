@@ -45,6 +45,7 @@ def test_full_seats(name: str, tmp_path: Path):
     # a seat that is taken by reading is not seen from outside: then it is a queue
     assert named(run) & {"seats_full", "queueing"}
     assert named(untold(run)) & {"seats_full", "queueing"}
+    assert "prompts_ahead" not in named(run) | named(untold(run)), "seats are the knob here"
 
 
 @pytest.mark.parametrize("name", ["embedded", "llamacpp"])

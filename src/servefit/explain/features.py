@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import attrgetter
 
 from servefit.records import RequestRecord, Run
@@ -60,7 +61,8 @@ def _whole(row: RequestRecord) -> bool:
 
 
 def fit_reading(run: Run) -> Reading | None:
-    """What reading takes in this run, from the requests that met an empty server, else from its fastest quarter.
+    """What reading takes in this run, from the requests that met an empty server, else from the quarter that took least after
+    the first token before their own.
 
     Theil-Sen (median of pairwise slopes) over fresh prompt tokens where lengths differ by a factor of 1.5 or more; a
     constant otherwise. None where no request completed.
@@ -77,11 +79,13 @@ def fit_reading(run: Run) -> Reading | None:
         # the warm-up's requests met an empty server too, before the load
         alone += [r for r in run.in_phase("warmup") if r.ok and r.ttft_s is not None and r.isl is not None]
         how = f"from {len(alone)} requests that met an empty server, the warm-up's among them"
-    if len(alone) < 2 and len(alone) < len(rows):
-        fastest = sorted(rows, key=lambda r: (r.ttft_s or 0.0) / max(r.isl or 1, 1))
-        alone = fastest[: max(len(rows) // 4, 1)]
-        how = f"from the fastest {len(alone)} of {len(rows)} requests"
     points = [(fresh(r), r.ttft_s - max((r.sent_s or r.due_s) - r.due_s, 0.0)) for r in alone if r.ttft_s is not None]
+    if len(alone) < 2 and len(alone) < len(rows):
+        # everybody met others: what each took after the prompt before its own had been read
+        own = [(r.ttft_s or 0.0) - w for r, w in zip(rows, prompt_turns(run.rows, rows), strict=True)]
+        fastest = sorted(zip(map(fresh, rows), own, strict=True), key=lambda x: x[1] / max(x[0], 1))
+        points = fastest[: max(len(rows) // 4, 1)]
+        how = f"from the fastest {len(points)} of {len(rows)} requests, each from the first token before its own"
     return _line(points, how)
 
 
@@ -138,6 +142,8 @@ class Features:
     running_max: int
     turn_s: tuple[float, ...]
     """How long each waited if `running_max` seats are all there is: from when it was due until one was given up for it."""
+    prompt_turn_s: tuple[float, ...]
+    """How long each waited if prompts are read in turn: from when it was due until the prompt before its own had been read."""
     gaps: tuple[Gap, ...]
     """Every pause between chunks of those rows, by end time."""
 
@@ -152,7 +158,8 @@ def look(run: Run) -> Features:
     mean, most = _running(run.rows)
     return Features(
         run=run, rows=rows, under_way=tuple(x[1] for x in known), free=tuple(x[2] for x in known), reading=reading, excess_s=excess,
-        running_mean=mean, running_max=most, turn_s=turns(run.rows, rows, most), gaps=_gaps(rows),
+        running_mean=mean, running_max=most, turn_s=turns(run.rows, rows, most),
+        prompt_turn_s=prompt_turns(run.rows, rows), gaps=_gaps(rows),
     )  # fmt: skip
 
 
@@ -184,6 +191,19 @@ def turns(everyone: Sequence[RequestRecord], rows: Sequence[RequestRecord], seat
     for row in rows:
         turn = bisect_left(starts, row.chunk_s[0]) - seats
         out.append(max(min(ends[turn], row.chunk_s[0]) - row.due_s, 0.0) if turn >= 0 else 0.0)
+    return tuple(out)
+
+
+def prompt_turns(everyone: Sequence[RequestRecord], rows: Sequence[RequestRecord]) -> tuple[float, ...]:
+    """What each of `rows` waited for the prompt before its own, were prompts read in turn: until the last first token before
+    its own. Those that begin within half a usual gap were read in one step, and wait for none of each other.
+    """
+    starts = sorted(r.chunk_s[0] for r in everyone if r.chunk_s)
+    step_s = percentile((b - a for r in rows for a, b in pairwise(r.chunk_s)), 50) or 0.0
+    out = []
+    for row in rows:
+        before = bisect_left(starts, row.chunk_s[0] - 0.5 * step_s)
+        out.append(max(starts[before - 1] - row.due_s, 0.0) if before else 0.0)
     return tuple(out)
 
 

@@ -298,7 +298,7 @@ def chunked_prefill(on: Brief) -> Fix | None:
 
 def more_replicas(on: Brief) -> Fix | None:
     """A second server: half the load on each."""
-    if not on.codes & {"queueing", "seats_full", "tail"} or not on.case.seen.queue_s:
+    if not on.codes & {"queueing", "seats_full", "prompts_ahead", "tail"} or not on.case.seen.queue_s:
         return None
     return _fix(
         on.case, on.case.seen.queue_s, code="more_replicas", title="A second replica", half="capacity",

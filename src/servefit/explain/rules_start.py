@@ -1,6 +1,7 @@
 """Rules about the start, from a run's rows: queue, full seats, cold start, cut or refused prompts, cached prefix, 429."""
 
 from collections.abc import Sequence
+from math import inf
 
 from servefit.explain.case import Case, Cause
 from servefit.explain.features import Features, fresh, running_at, spearman
@@ -10,6 +11,7 @@ from servefit.stats import percentile
 from servefit.units import fmt, fmt_percent, fmt_s
 
 TURNS = "until an answer before it had ended"
+PROMPT_TURNS = "until the prompt before it had been read"
 
 
 def waits_s(features: Features) -> tuple[list[float], str]:
@@ -21,10 +23,17 @@ def waits_s(features: Features) -> tuple[list[float], str]:
     if read and all(p is not None for p in read):
         own = [max((r.ttft_s or 0.0) - (p or 0.0), 0.0) for r, p in zip(features.rows, read, strict=True)]
         return own, "TTFT beyond the server's own reading time"
-    if taking_turns(features):
+    seats, prompts = taking_turns(features), reading_in_turn(features)
+    if seats and not (prompts and _slow(features.prompt_turn_s) > 1.3 * _slow(features.turn_s)):
         return list(features.turn_s), TURNS
+    if prompts:
+        return [min(w, s) for w, s in zip(features.prompt_turn_s, features.excess_s, strict=True)], PROMPT_TURNS
     how = features.reading.how if features.reading else "unknown"
     return list(features.excess_s), f"beyond what reading takes, {how}"
+
+
+def _slow(waits: Sequence[float]) -> float:
+    return percentile(waits, 95) or 0.0
 
 
 def queueing(case: Case) -> Cause | None:
@@ -44,28 +53,53 @@ def queueing(case: Case) -> Cause | None:
     told = how.startswith("by the server")
     together = spearman([float(n) for n in f.under_way], waits)
     varied = min(f.under_way) != max(f.under_way)
-    if not told and how != TURNS and varied and together < 0.3 and slow_wait < 0.6 * slow_ttft:
+    ordered = how in {TURNS, PROMPT_TURNS}
+    if not told and not ordered and varied and together < 0.3 and slow_wait < 0.6 * slow_ttft:
         return None
     typical = percentile(waits, 50) or 0.0
-    seats = full_seats(f, waits)
+    behind = how == PROMPT_TURNS or (how != TURNS and _like_prompt_turns(f, waits))
+    seats = None if behind else _seats(f, waits, how)
+    code = "seats_full" if seats else "prompts_ahead" if behind else "queueing"
     word = f"; never more than {seats} answers were written at once: the seats are full" if seats else ""
     ratio = slow_ttft / case.seen.ttft_s if case.seen.ttft_s else 0.0
     return Cause(
-        code="seats_full" if seats else "queueing",
-        title=f"Waiting for a seat: all {seats} are taken" if seats else "Waiting in line: other requests are served first",
-        half="start",
+        code=code, title=TITLES[code].format(seats), half="start",
         saw=f"the wait before reading is {fmt_s(typical)} at p50 and {fmt_s(slow_wait)} at p95 ({how}), with up to "
         f"{max(f.under_way)} others under way{word}; p95 of TTFT is {fmt(ratio, 1)} times p50.",
-        confirm=f"Measure with one user: the wait goes. Or raise {_short(seats)}, add a replica, send less.",
+        confirm=f"Measure with one user: the wait goes. {KNOBS[code]}",
         certainty="shown" if told else "likely", weight_s=slow_wait, value=float(seats) if seats else typical,
     )  # fmt: skip
 
 
-def _short(seats: int | None) -> str:
-    """What a server may have too little of, where requests wait: with a seat free, it is what a step may read."""
-    if seats:
-        return "the seats (if memory allows)"
-    return "what is short (seats; or, where prompts are read in slices, the tokens of a step: max_num_batched_tokens)"
+TITLES = {
+    "seats_full": "Waiting for a seat: all {} are taken",
+    "prompts_ahead": "Waiting for the prompts of others, which are read first",
+    "queueing": "Waiting in line: other requests are served first",
+}
+KNOBS = {
+    "seats_full": "Raise the seats (max_num_seqs, if memory allows), add a replica, or send less.",
+    "prompts_ahead": "More seats do not help. Send less, shorten the prompts, or add a replica; where prompts are read in slices, "
+    "more tokens a step (max_num_batched_tokens) help only if they are few now.",
+    "queueing": "Send less or add a replica. Whether seats (max_num_seqs) or the tokens of a step (max_num_batched_tokens) are "
+    "short is not seen from outside: the server's own count of running requests tells.",
+}
+"""What to turn."""
+
+
+def _seats(features: Features, waits: list[float], how: str) -> int | None:
+    """How many seats there are, where they are what is short; None where it is not, or may as well be the reading of prompts."""
+    if how == TURNS:
+        return features.running_max
+    estimated = how.startswith("beyond what reading takes")
+    return None if estimated and _slowest_read(features) <= 1.6 else full_seats(features, waits)
+
+
+def _like_prompt_turns(features: Features, waits: Sequence[float]) -> bool:
+    """Whether waits that the server told ended as the prompt before had been read, rather than as an answer before had ended."""
+    read, ended = (
+        sum(abs(a - b) for a, b in zip(waits, turns, strict=True)) for turns in (features.prompt_turn_s, features.turn_s)
+    )
+    return reading_in_turn(features) and read < 0.25 * sum(waits) and read <= ended
 
 
 def _waits_like_free(features: Features) -> bool:
@@ -104,15 +138,45 @@ def taking_turns(features: Features) -> bool:
         return False
     if sum(n == features.running_max for n in busy) < 0.25 * len(busy):
         return False
-    if features.reading is None:
-        return True
-    least = features.reading.least_s_per_tok
+    return features.reading is None or _time_to_read(features, features.turn_s) >= 0.9
+
+
+def _time_to_read(features: Features, waits: Sequence[float]) -> float:
+    """From the end of each wait to the first token, as a multiple of the least that reading that prompt takes: the median."""
+    least = features.reading.least_s_per_tok if features.reading else 0.0
     left = [
         ((r.ttft_s or 0.0) - w) / (least * max(fresh(r), 1) or 1.0)
-        for r, w in zip(features.rows, features.turn_s, strict=True)
+        for r, w in zip(features.rows, waits, strict=True)
         if w > 0
     ]
-    return (percentile(left, 50) or 0.0) >= 0.6
+    return percentile(left, 50) or 0.0
+
+
+def reading_in_turn(features: Features) -> bool:
+    """Whether prompts were read one after another, by the order of what was seen: three requests or more saw the first token of
+    another before their own, and from there on took what reading takes, or half as much again while seats were left.
+    """
+    behind = _behind(features)
+    longest = _slowest_read(features)
+    if len(behind) < 3 or longest > 1.6:
+        return False
+    moments = [r.due_s + w + part * ((r.ttft_s or 0.0) - w) for r, w in behind for part in (0.3, 0.5, 0.7)]
+    full = sum(n == features.running_max for n in running_at(features.run.rows, moments)) / len(moments)
+    return longest <= 1.3 or full < 0.3
+
+
+def _behind(features: Features) -> list[tuple[RequestRecord, float]]:
+    """The requests that saw another's first token before their own, with how long each waited for it, where it is worth the name."""
+    pairs = zip(features.rows, features.prompt_turn_s, strict=True)
+    return [(r, w) for r, w in pairs if w > 0.1 * (r.ttft_s or 1.0) and w > 0.02]
+
+
+def _slowest_read(features: Features) -> float:
+    """What those took from then on, as a multiple of what reading takes: the upper quartile; infinite where nobody knows."""
+    if features.reading is None:
+        return inf
+    own = (((r.ttft_s or 0.0) - w) / max(features.reading.expected_s(fresh(r)), 1e-9) for r, w in _behind(features))
+    return percentile(own, 75) or inf
 
 
 def _written_beside(features: Features, waits: Sequence[float], parts: Sequence[float]) -> list[int]:
