@@ -365,4 +365,6 @@ def test_growing_prompts_are_not_heat():
 def test_calm_open_loops_are_not_accused(seed: int):
     """Poisson arrivals at a fifth of capacity: no queue, no stall, no preemption, whatever the seed."""
     run = simulate(n=60, isl=64, osl=48, rate=0.6, seed=seed, lengths=Lengths(kind="uniform", mean=64, min=32, max=96))
-    assert not {"seats_full", "prompts_ahead", "preemption", "host_trouble", "slowing_down", "buffering"} & set(codes(run))
+    assert not {"seats_full", "prompts_ahead", "preemption", "host_trouble", "slowing_down", "buffering"} & set(
+        codes(run)
+    )

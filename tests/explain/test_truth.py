@@ -61,7 +61,10 @@ def test_the_truth_adds_up():
     for seed in LOOPS[:28]:
         played, _ = judged(seed)
         for i, whole in played.ttft_s.items():
-            assert played.seat_s[i] + played.prompts_s[i] + played.read_s[i] == pytest.approx(whole, abs=1e-6), (seed, i)
+            assert played.seat_s[i] + played.prompts_s[i] + played.read_s[i] == pytest.approx(whole, abs=1e-6), (
+                seed,
+                i,
+            )
 
 
 @pytest.mark.slow
@@ -90,7 +93,9 @@ def test_the_knob_that_is_named_is_the_one_that_helps():
     left: dict[str, list[float]] = {"seats_full": [], "prompts_ahead": []}
     for played, cause in map(judged, LOOPS):
         config = played.config
-        seats = min(4 * config.seats, config.budget_tok)  # a step has a token for each seat: nothing but the seats is changed
+        seats = min(
+            4 * config.seats, config.budget_tok
+        )  # a step has a token for each seat: nothing but the seats is changed
         if cause and cause.code in left and seats >= 2 * config.seats:
             left[cause.code].append(play(played.workload, replace(config, seats=seats)).slow_s / played.slow_s)
     assert min(map(len, left.values())) >= 20
@@ -107,7 +112,9 @@ def test_slices_with_a_seat_for_everybody():
         cause = waited_for(played.run)
         assert cause is None or (cause.code == "prompts_ahead" and off(played, cause) <= OFF), seed
         assert cause or played.share(played.prompts_s) < LARGE, seed
-        assert cause is None or ("More seats do not help" in cause.confirm and "max_num_batched_tokens" in cause.confirm)
+        assert cause is None or (
+            "More seats do not help" in cause.confirm and "max_num_batched_tokens" in cause.confirm
+        )
 
 
 @pytest.mark.slow

@@ -97,7 +97,8 @@ def _seats(features: Features, waits: list[float], how: str) -> int | None:
 def _like_prompt_turns(features: Features, waits: Sequence[float]) -> bool:
     """Whether waits that the server told ended as the prompt before had been read, rather than as an answer before had ended."""
     read, ended = (
-        sum(abs(a - b) for a, b in zip(waits, turns, strict=True)) for turns in (features.prompt_turn_s, features.turn_s)
+        sum(abs(a - b) for a, b in zip(waits, turns, strict=True))
+        for turns in (features.prompt_turn_s, features.turn_s)
     )
     return reading_in_turn(features) and read < 0.25 * sum(waits) and read <= ended
 
