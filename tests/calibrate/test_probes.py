@@ -5,12 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from calibrate.synthetic import serve
+from calibrate.synthetic import TRUTH, serve
 from servefit.calibrate.learn import learn
 from servefit.calibrate.probes import (
     FULL,
     QUICK,
     Pace,
+    Size,
     _of_round,
     _pace_of,
     again,
@@ -23,8 +24,17 @@ from servefit.calibrate.probes import (
     tiles,
 )
 from servefit.errors import CannotMeasure
-from servefit.physics.steptime import step_s
+from servefit.physics.steptime import StepTime, step_s
 
+FEW = Size(
+    lone_tok=(33, 139, 391), lone_repeats=2, lone_osl=10, round_tok=(128,), stairs=(8,), stair_tok=3, deep=((3, 203),), join_tok=(143, 263, 523),
+    join_base=(1,),
+)  # fmt: skip
+"""Enough to learn a step time, its policy and its seats; `tour` and `bench/predict.py` ask more."""
+SLOW_READER = StepTime(
+    const_s=0.0026, per_seq_s=0.0064, per_prefill_tok_s=0.0058, per_kv_tok_s=1.2e-5, front_end_s=0.002
+)
+"""As llama.cpp on two cores without matrix units: a prompt token takes half as long as a whole step."""
 PACE = Pace(itl_s=0.010, ttft_s={32: 0.05, 128: 0.1, 512: 0.3, 1000: 0.6})
 
 
@@ -80,12 +90,21 @@ def test_stairs_step_down():
         assert probe.users == len(probe.requests)
 
 
-def test_who_joins_finds_the_base_still_decoding():
-    """The base's answer, at a lone request's pace, lasts until the last prompt has come."""
-    for probe in join(FULL, PACE, 8192):
-        base = probe.requests[0]
-        stalls = sum(PACE.ttft(r.isl) for r in probe.requests if r.due_s)
-        assert base.osl * PACE.itl_s + stalls > max(r.due_s for r in probe.requests)
+@pytest.mark.parametrize("size", [FULL, QUICK])
+@pytest.mark.parametrize(("policy", "budget_tok"), [("continuous", None), ("chunked", 64), ("chunked", 512)])
+@pytest.mark.parametrize("step", [TRUTH, SLOW_READER], ids=["quick reader", "slow reader"])
+def test_who_joins_finds_the_base_still_decoding(size, policy, budget_tok, step):
+    """On servers that read prompts whole or in pieces, all of the base decodes until the last prompt has come, and not for as long again."""
+    served = {"policy": policy, "budget_tok": budget_tok or 10**9, "step": step}
+    (alone,) = lone(size, None, 8192)
+    pace = _pace_of(serve([(0.0, r.isl, r.osl) for r in alone.requests], users=1, **served))
+    for probe in join(size, pace, 8192):
+        run = serve([(r.due_s, r.isl, r.osl) for r in probe.requests], **served)
+        base = [row for row in run.rows if row.isl == 48]
+        comers = [row for row in run.rows if row.isl != 48]
+        last = max(row.chunk_s[0] for row in comers)
+        assert min(row.chunk_s[-1] for row in base) > last
+        assert max(row.chunk_s[-1] for row in base) < 2 * last
 
 
 def test_pace_is_straight_between_lengths():
@@ -113,14 +132,14 @@ def test_answers_in_one_piece_are_no_lack_of_answers():
 @pytest.mark.slow
 @pytest.mark.engine
 def test_the_embedded_engine_is_learned(tmp_path):
-    """Quick probes of the real engine give a step time above nothing, its policy from behaviour, and small residuals."""
+    """A few probes of the real engine give a step time above nothing, its policy from behaviour, and small residuals."""
     from servefit.calibrate.recognise import recognise
     from servefit.measure.probe import find_endpoint
     from servefit.servers import engines
 
     with engines.start("embedded", policy="chunked", seats=4, budget_tok=128) as engine:
-        runs = dict(probe_server(find_endpoint(engine.url), tmp_path, size=QUICK, rounds=2, clock=time.monotonic))
-    twice = {"lone", "tiles", "stairs-16", "deep-4x403", "join-1"}
+        runs = dict(probe_server(find_endpoint(engine.url), tmp_path, size=FEW, rounds=2, clock=time.monotonic))
+    twice = {"lone", "tiles", "stairs-8", "deep-3x203", "join-1"}
     assert set(runs) == {*twice, *(f"{name}-round-2" for name in twice), "again"}
     assert recognise(list(runs.values())).seats == 4
     found = learn(list(runs.values()), names=list(runs), force=True)

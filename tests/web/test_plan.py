@@ -89,11 +89,11 @@ def test_what_cannot_be_simulated_says_why(page, query, word):
 
 def test_the_band_and_the_curve_fail_at_their_far_ends():
     """One seat misses TTFT at 4 requests a second, 32 do not; eight times the load misses it too; memory is seen."""
-    seen = draw(ask())
+    seen = draw(ask(osl=32))
     by_seats = {t.x: t.passes for t in seen.band}
     assert not by_seats[1] and by_seats[32] and "Passes from" in seen.range_said
-    assert seen.curve[0].passes and seen.curve[0].x < 4 and not draw(ask(rate_req_per_s=100.0)).curve[-1].passes
-    assert draw(ask(device="rtx-4090", model="llama-3.1-70b")).verdict == "fail"
+    assert seen.curve[0].passes and seen.curve[0].x < 4 and not draw(ask(osl=32, rate_req_per_s=100.0)).curve[-1].passes
+    assert draw(ask(osl=32, device="rtx-4090", model="llama-3.1-70b")).verdict == "fail"
 
 
 def test_figures_keep_their_shape_under_a_moving_slider():

@@ -70,7 +70,8 @@ QUICK = Size(
 )  # fmt: skip
 ASIDE_TOK = 3
 """The next prompt of about the same length is so much longer: another one to the kernels, the same to the fit."""
-SEATS_ASKED = 16
+SMALL_PIECE_TOK = 32
+"""Prompts are hardly read in smaller pieces than this: a step for each would cost more than the reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,10 +236,12 @@ def join(size: Size, pace: Pace | None, context_tok: int) -> Iterator[Probe]:
         comers: list[tuple[float, int, int]] = []
         for isl in (n + ASIDE_TOK * base for n in size.join_tok if n + ASIDE_TOK * base + 8 <= context_tok):
             comers.append((at, isl, 4))
-            at += 1.6 * pace.ttft(isl) + 14 * pace.itl_s * slow
-        # the base decodes through all of it, if each step takes as long as a lone one; prefills only make it later
+            at += 1.4 * pace.ttft(isl) + 14 * pace.itl_s * slow
+        # the base decodes between the prompts, and beside each of their pieces where they are read in pieces; no longer: on
+        # llama.cpp answers that four write side by side for minutes cost twice as much a token as prompts of that length
         stalls = sum(pace.ttft(isl) for _, isl, _ in comers)
-        osl = min(int((at - 0.5 * stalls) / (pace.itl_s * slow)) + 20, context_tok - 64)
+        pieces = sum(isl for _, isl, _ in comers) // SMALL_PIECE_TOK
+        osl = min(int((at - stalls) / (pace.itl_s * slow)) + pieces + 20, context_tok - 64)
         yield Probe(name=f"join-{base}", requests=_requests([*((0.0, 48, osl) for _ in range(base)), *comers]))
 
 
