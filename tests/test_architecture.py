@@ -1,8 +1,10 @@
 """The house keeps its shape: imports point toward the facts, modules and functions stay readable."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +33,22 @@ def test_sizes_are_steered():
                     f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {node.end_lineno - node.lineno} lines"
                 )
     assert not too_big, "\n".join(too_big)
+
+
+def test_nothing_is_there_that_nobody_calls():
+    """Every function and class of a module is named somewhere else in the product; what only a test calls is no product."""
+    read = [*SOURCES, *(ROOT / "bench").glob("*.py"), *(ROOT / "src" / "servefit").glob("*.pyi")]
+    words = Counter(re.findall(r"\w+", "\n".join(p.read_text(encoding="utf-8") for p in read)))
+    uncalled = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in SOURCES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and not node.decorator_list  # a command, a pytest fixture, a rule: whoever decorates it calls it
+        and not node.name.startswith("__")
+        and words[node.name] == 1
+    ]
+    assert not uncalled, "\n".join(uncalled)
 
 
 def test_every_module_says_what_it_is():

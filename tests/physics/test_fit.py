@@ -1,12 +1,15 @@
 """How big and how fast: the acceptance table's check rows, and what a seat costs and buys."""
 
+from itertools import pairwise
+
 import pytest
 
 from servefit.facts.devices import find_device
 from servefit.facts.models import find_model
-from servefit.physics.fit import band_tok_per_s, fits_on, intensity_flop_per_byte, largest_dense, seat_table
-from servefit.physics.memory import kv_pool
+from servefit.physics.fit import band_tok_per_s, intensity_flop_per_byte, largest_dense
+from servefit.physics.memory import kv_bytes, kv_pool, request_blocks
 from servefit.physics.roofline import ceiling_tok_per_s, roofline_step
+from servefit.physics.steptime import step_s
 
 LLAMA = find_model("llama-3.1-8b")
 
@@ -68,15 +71,12 @@ def test_e8_seats_buy_throughput_and_cost_pace_and_memory():
     device = find_device("rtx-4090")
     pool = kv_pool(LLAMA, device, "bf16", 2_048)
     step = roofline_step(LLAMA, device, "bf16", constants="vllm-4090")
-    rows = seat_table(LLAMA, pool, step, [1, 8, 16, 32, 53, 54, 64], ctx_tok=768)
-    assert [r.seats for r in rows if not r.fits] == [54, 64]
-    assert all(r.extra_itl_s > 0 and r.extra_tok_per_s > 0 for r in rows)
-    rates = [r.extra_tok_per_s for r in rows]
-    assert rates == sorted(rates, reverse=True), "each further seat buys less"
-    assert rows[3].kv_bytes == 32 * 768 * 131_072 and rows[3].extra_kv_bytes == 768 * 131_072
-
-
-def test_fits_on():
-    """An 8B fits in 24 GB at 16 bit, a 70B does not, at 4 bit neither does that."""
-    device = find_device("rtx-4090")
-    assert fits_on(LLAMA, device) and not fits_on(find_model("llama-3.1-70b"), device, "q4")
+    seats, ctx_tok = [1, 8, 16, 32, 53, 54, 64], 768
+    blocks = request_blocks(LLAMA, ctx_tok, kv_bits=16, block_tok=pool.block_tok)
+    assert [n for n in seats if n * blocks > pool.blocks] == [54, 64]
+    gaps = [step_s(step, seqs=n, kv_tok=n * ctx_tok) for n in seats]
+    assert gaps == sorted(gaps), "nobody's gap is shorter for one seat more"
+    rates = [n / gap for n, gap in zip(seats, gaps, strict=True)]
+    extra = [(b - a) / (m - n) for (n, a), (m, b) in pairwise(zip(seats, rates, strict=True))]
+    assert min(extra) > 0 and extra == sorted(extra, reverse=True), "each further seat buys less"
+    assert kv_bytes(LLAMA, ctx_tok) == 768 * 131_072

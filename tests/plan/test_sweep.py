@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from servefit.charts.sweeps import as_text, latency_against_load, throughput_and_goodput
+from servefit.charts.sweeps import as_text, latency_against_load
 from servefit.objectives import Targets
 from servefit.plan.sweep import at_load, conclude, knee, make_step, replicas, search, sentences, waiting_grows
 from servefit.records import RequestRecord, Run, RunHeader
@@ -136,14 +136,13 @@ def test_replicas_need_a_peak_and_a_capacity():
 
 
 def test_figures():
-    """Bars say goodput inside throughput; the charts carry target and band, and every load in their table."""
+    """Bars say goodput inside throughput; the chart carries target and band, and every load in its table."""
     swept = the_sweep(lambda u: 0.06 * u, [1, 4, 8, 16])
     bars = as_text(swept)
     assert "#" in bars[0] and "." not in bars[0]
     assert "." in bars[3] and "breaks" in bars[3]
     chart = latency_against_load(swept, "ttft")
     assert len(chart.rows) == 4 and "target" in chart.description
-    assert len(throughput_and_goodput(swept).rows) == 8
 
 
 def test_each_load_asks_enough():

@@ -292,7 +292,7 @@ def _joined(fit: Fit, falling: Sequence[int]) -> Fit:
 
 def _importance(o: Observation) -> float:
     """A stretch around a prefill is rarer than a decode step and says as much as the steps in it, up to ten."""
-    return o.weight if o.plain else float(min(max(len(o.parts), 4 if o.prefill_tok else 1), 10))
+    return 1.0 if o.plain else float(min(max(len(o.parts), 4 if o.prefill_tok else 1), 10))
 
 
 def _thin(tagged: list[tuple[int, Observation]]) -> list[tuple[int, Observation]]:

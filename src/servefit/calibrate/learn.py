@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from servefit.calibrate.calibration import Batching, Calibration
-from servefit.calibrate.fit import NOISY, fit_runs
+from servefit.calibrate.fit import fit_runs
 from servefit.calibrate.recognise import recognise, settle, told
 from servefit.calibrate.steps import streams_of
 from servefit.errors import CannotMeasure
@@ -179,11 +179,6 @@ def _kv_tok(runs: Sequence[Run]) -> int | None:
         if isinstance(blocks, int) and isinstance(block_tok, int):
             return blocks * block_tok
     return None
-
-
-def is_noisy(calibration: Calibration) -> bool:
-    """Whether single steps scatter more than a quiet machine's do."""
-    return (calibration.noise_frac or 0.0) > NOISY
 
 
 def seats_of(batching: Batching) -> str:

@@ -52,8 +52,6 @@ class Observation:
     front_end_tok: int = 0
     busy: int = 0
     """Number of the busy period: stretches of one share their moment."""
-    weight: float = 1.0
-    """How many single observations this one stands for."""
 
     @property
     def prefill_tok(self) -> float:
@@ -300,33 +298,6 @@ def positions(start: float, end: float) -> float:
     (6.0, 23.0)
     """
     return (end * (end + 1) - start * (start + 1)) / 2
-
-
-def condense(observations: Sequence[Observation], most: int = 8) -> list[Observation]:
-    """Runs of plain decode steps of the same batch become one observation each: the median of up to `most` gaps."""
-    found: list[Observation] = []
-    run: list[Observation] = []
-
-    def close() -> None:
-        if run:
-            times = sorted(o.time_s for o in run)
-            middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
-            kv = math.fsum(o.parts[0].kv_tok for o in run) / len(run)
-            part = run[0].parts[0]._replace(kv_tok=kv)
-            found.append(replace(run[0], time_s=middle, parts=(part,), weight=float(len(run))))
-            run.clear()
-
-    for o in observations:
-        same = run and o.plain and o.busy == run[0].busy and o.parts[0].seqs == run[0].parts[0].seqs
-        if not same or len(run) == most:
-            close()
-        if o.plain:
-            run.append(o)
-        else:
-            close()
-            found.append(o)
-    close()
-    return found
 
 
 def told_by_server(run: Run, batching: Batching = NOTHING_KNOWN) -> list[Observation]:

@@ -1,4 +1,4 @@
-"""A sweep as figures: each promise against the load with its target as a line, and throughput beside goodput."""
+"""A sweep as figures: a promise against the load with its target as a line, and goodput beside throughput as text."""
 
 from servefit.charts.figures import Chart, Point, lines
 from servefit.plan.sweep import NOUNS, Step, Sweep, show_load
@@ -24,16 +24,6 @@ def _point(step: Step, name: str) -> Point:
     return Point(
         series=held.label, x=step.load, y=None if held.value is None else held.value * 1e3,
         low=None if low is None else low * 1e3, high=None if high is None else high * 1e3,
-    )  # fmt: skip
-
-
-def throughput_and_goodput(sweep: Sweep) -> Chart:
-    """Requests a second that ended, and those that kept every promise: where the two part, the load is too much."""
-    points = [Point(series="throughput", x=s.load, y=s.req_per_s) for s in sweep.steps]
-    points += [Point(series="goodput", x=s.load, y=s.goodput_req_per_s) for s in sweep.steps]
-    return lines(
-        points, name="goodput-against-load", title="Throughput and goodput against load", x=NOUNS[sweep.kind],
-        y="requests a second", log_x=True, places=2,
     )  # fmt: skip
 
 

@@ -1,14 +1,8 @@
 """How big a model fits and how fast it types at most, in one breath: two numbers of a machine answer both."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from servefit.facts.devices import Device
-from servefit.facts.models import ModelShape
-from servefit.facts.precisions import Precision
-from servefit.physics.memory import KvPool, kv_bytes, request_blocks
 from servefit.physics.roofline import ceiling_tok_per_s
-from servefit.physics.steptime import StepTime, step_s
 from servefit.units import fmt, fmt_bytes
 
 BAND_FRAC = (0.60, 0.85)
@@ -99,66 +93,3 @@ def intensity_flop_per_byte(bytes_per_weight: float, batch: int = 1) -> float:
     3.27
     """
     return 2 * batch / bytes_per_weight
-
-
-# --- what a seat costs and buys ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seats:
-    """One number of seats, all taken by requests of the same context: memory, each user's pace, throughput."""
-
-    seats: int
-    fits: bool
-    kv_bytes: int
-    """Cache of all seats."""
-    itl_s: float
-    """One decode step: each user's gap between tokens."""
-    tok_per_s: float
-    """All users together."""
-    extra_kv_bytes: int
-    """Against the row before, for each extra seat."""
-    extra_tok_per_s: float
-    """What each extra seat adds to the throughput of all."""
-    extra_itl_s: float
-    """What each extra seat adds to everybody's gap: never negative; batching is no fix for one user's pace."""
-
-
-def seat_table(
-    model: ModelShape,
-    pool: KvPool,
-    step: StepTime,
-    seats: Sequence[int],
-    *,
-    ctx_tok: int,
-    kv_bits: float = 16,
-    tp: int = 1,
-) -> tuple[Seats, ...]:
-    """What each number of seats costs (memory, pace) and buys (throughput), requests of `ctx_tok` tokens in all of them.
-
-    itl = step time of S sequences; throughput = S / itl; the extras are per seat against the row before. Left out:
-    prompts being read in between, which stretch gaps further (that is what `simulate` is for).
-    """
-    rows: list[Seats] = []
-    blocks = request_blocks(model, ctx_tok, kv_bits=kv_bits, block_tok=pool.block_tok, tp=tp)
-    per_seat = kv_bytes(model, ctx_tok, kv_bits)
-    for count in sorted(set(seats)):
-        itl = step_s(step, seqs=count, kv_tok=count * ctx_tok)
-        rate = count / itl if itl > 0 else 0.0
-        before = rows[-1] if rows else None
-        more = count - (before.seats if before else 0)
-        rows.append(
-            Seats(
-                seats=count, fits=count * blocks <= pool.blocks, kv_bytes=count * per_seat, itl_s=itl, tok_per_s=rate,
-                extra_kv_bytes=per_seat, extra_tok_per_s=(rate - (before.tok_per_s if before else 0.0)) / more,
-                extra_itl_s=(itl - before.itl_s) / more if before else itl,
-            )
-        )  # fmt: skip
-    return tuple(rows)
-
-
-def fits_on(model: ModelShape, device: Device, precision: Precision | str | None = None) -> bool:
-    """Whether the weights alone fit in the usable memory of one device."""
-    from servefit.physics.memory import weight_bytes
-
-    return weight_bytes(model, precision) <= device.usable_bytes
