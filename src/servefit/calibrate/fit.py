@@ -404,7 +404,8 @@ def _findings(coefficients: Sequence[Coefficient], noise: float | None) -> tuple
                 code="noisy",
                 level="suspect",
                 message=f"Single steps scatter by {noise:.0%} around the fit: the machine or the way to it is not quiet.",
-                hint="Stop other work and calibrate again; the intervals hold only for a machine as busy as this.",
+                hint="Stop other work and calibrate again (`servefit check` says whether the machine keeps its pace); the intervals hold only for a "
+                "machine as busy as this.",
             )
         )
     return tuple(found)

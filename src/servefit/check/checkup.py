@@ -10,15 +10,19 @@ from servefit.facts.devices import Device, Kind
 from servefit.facts.models import ModelShape, all_models, find_model
 from servefit.host.bandwidth import Sweep, sweep
 from servefit.host.machine import Gpu, Machine, look
+from servefit.host.pace import Pace, watch
 from servefit.physics.memory import kv_bytes_per_tok, weight_bytes
 from servefit.physics.roofline import ceiling_tok_per_s
 from servefit.servers import engines
 from servefit.servers.answering import Seen, who_answers
 from servefit.servers.targets import all_targets
 from servefit.settings import Settings
+from servefit.units import fmt_s
 
 REFERENCE_MODEL = "llama-3.1-8b"
 REFERENCE_PRECISION = "q4_k_m"
+WATCHED_S = 0.2
+"""So long the machine's pace is watched, of the two seconds that `check` may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,8 @@ class Check:
 
     machine: Machine | None
     sweep: Sweep | None
+    pace: Pace | None = None
+    """Whether the machine keeps its pace; None where it was not watched."""
     places: tuple[Place, ...]
     servers: tuple[Seen, ...] = ()
     findings: tuple[str, ...] = ()
@@ -88,6 +94,7 @@ class Ask:
     precision: str = REFERENCE_PRECISION
     usable_frac: float | None = None
     sweep: bool = True
+    pace: bool = True
     servers: bool = True
     models: tuple[ModelShape, ...] = field(default_factory=tuple)
 
@@ -108,6 +115,8 @@ def to_json(check: Check) -> dict[str, Any]:
     if check.sweep:
         value["sweep"] |= {"bytes_per_s": check.sweep.bytes_per_s, "past_cache": check.sweep.past_cache,
                            "resident_bytes": check.sweep.resident_bytes}  # fmt: skip
+    if check.pace:
+        value["pace"] |= {"factor": check.pace.factor, "wanders": check.pace.wanders}
     return value
 
 
@@ -119,7 +128,14 @@ def check_here(ask: Ask, settings: Settings) -> Check:
     if ask.sweep and machine.system.startswith("Linux"):
         available = machine.available_bytes or machine.memory_bytes // 2
         read = sweep(threads=machine.cores, available_bytes=available, cache_bytes=machine.cache_bytes)
+    pace = watch(WATCHED_S) if ask.pace else None
     findings = [f"busy machine: {f}; figures measured now are too low" for f in machine.load.findings]
+    if pace and pace.wanders:
+        findings.append(
+            f"this machine does not keep its pace: equal pieces of work took {fmt_s(pace.fast_s)} to {fmt_s(pace.slow_s)} of processor time "
+            f"within {fmt_s(WATCHED_S)} (a neighbour on the same physical core, or a clock that changes); one run beside another "
+            "tells little here: measure by turns, several times"
+        )
     if read and not read.past_cache:
         findings.append(
             f"the largest buffer read was {read.points[-1].buffer_bytes / 2**20:,.0f} MiB, not past the reported "
@@ -135,7 +151,7 @@ def check_here(ask: Ask, settings: Settings) -> Check:
             else "give both"
         )
         findings.append(f"no memory bandwidth is known for this chip; {how}: --memory 36GB --bandwidth 100GB/s")
-    return Check(machine=machine, sweep=read, places=tuple(places), servers=seen[0] if seen else (),
+    return Check(machine=machine, sweep=read, pace=pace, places=tuple(places), servers=seen[0] if seen else (),
                  findings=tuple(findings), asked_model=_asked_name(ask))  # fmt: skip
 
 
@@ -144,7 +160,7 @@ def this_device(settings: Settings | None = None) -> Device:
 
     Raises CannotMeasure where no bandwidth is known. Peaks are None unless the catalogue has the chip.
     """
-    check = check_here(Ask(servers=False), settings or Settings())
+    check = check_here(Ask(servers=False, pace=False), settings or Settings())
     if not check.places:
         raise CannotMeasure(
             "The memory bandwidth of this machine is not known.", hint="Name a device of the catalogue."
