@@ -54,11 +54,10 @@ def watch(
     1.0
     """
     work = work or _work
-    rounds, took = _FIRST, _timed(work, _FIRST, clock_ns)
-    took = min(took, _timed(work, _FIRST, clock_ns))
-    if took <= 0:
+    first = min(_timed(work, _FIRST, clock_ns) for _ in range(2))
+    if first <= 0:
         return None
-    rounds = max(1, _FIRST * PIECE_NS // took)
+    rounds = max(1, _FIRST * PIECE_NS // first)
     pieces, spent, most = [], 0, seconds * 1e9
     while spent < most:
         took = _timed(work, rounds, clock_ns)
