@@ -183,3 +183,36 @@ def test_a_newer_plan_is_refused(tmp_path):
     with pytest.raises(ServefitError, match="schema version 999") as caught:
         verify(path)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "holds"),
+    [("at most", True), ("at least", False), ("At least", False), ("up to", True), ("**no more than", True), ("not less than", False), ("≤", True),
+     (">=", False), ("a target of", True), ("it breaks above", True), ("", True)],
+)  # fmt: skip
+def test_a_target_keeps_its_side(tmp_path, words, holds):
+    """A TTFT of "at least 1.00 s" is no promise, though the number is the target: words for the other side are found, others are prose."""
+    path = make_case(tmp_path)
+    text = path.read_text(encoding="utf-8")
+    for name, mine in (("ttft.target", words), ("memory.target", words)):
+        at = text.index(f"<!--{name}-->")
+        cell = text.rindex("|", 0, at)
+        written = text[cell + 1 : at].strip()
+        assert written.startswith("at most ")
+        text = text[: cell + 1] + f" {mine} {written.removeprefix('at most ')}" + text[at:]
+    path.write_text(text, encoding="utf-8")
+    findings = [f for f in verify(path).findings if f.level == "error"]
+    assert [(f.code, f.name, f.recomputed) for f in findings] == (
+        [] if holds else [("SIDE", "ttft.target", "at most"), ("SIDE", "memory.target", "at most")]
+    )
+
+
+def test_a_floor_keeps_its_side_and_fix_leaves_it(tmp_path):
+    """Goodput is at least its target; "at most" is found, and --fix, which respells numbers, does not touch words."""
+    path = make_case(tmp_path)
+    text = path.read_text(encoding="utf-8")
+    wrong = text.replace("at least", "at most")
+    assert wrong != text and codes(path) == set()
+    path.write_text(wrong, encoding="utf-8")
+    assert [(f.code, f.name) for f in verify(path).findings] == [("SIDE", "goodput.target")]
+    assert fixed(verify(path)) == wrong

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Literal
 
 from servefit.decide.decision import numbers_in
 from servefit.decide.written import UNITS
@@ -33,6 +34,8 @@ class Quantity:
     source: str = ""
     signed: bool = False
     """Whether it is a difference or a margin, printed with its sign."""
+    side: Literal["", "at most", "at least"] = ""
+    """Of a target: on which side of it the value has to be."""
 
 
 def plain_names(candidate: Candidate) -> tuple[tuple[str, Value, str], ...]:
@@ -152,8 +155,9 @@ def _check(check: Check, source: str) -> Iterator[Quantity]:
     formula = "(target - value) / target" if check.at_most else "(value - target) / target"
     gap = None if check.value is None or not check.target else margin(check.value, check.target, at_most=check.at_most)
     both = (f"{name}.value", f"{name}.target")
+    side: Literal["at most", "at least"] = "at most" if check.at_most else "at least"
     yield Quantity(name=f"{name}.target", value=check.target, dim=dim, source="the plan's targets",
-                   formula=f"{check.label} {'at most' if check.at_most else 'at least'} this")  # fmt: skip
+                   formula=f"{check.label} {side} this", side=side)  # fmt: skip
     yield Quantity(name=f"{name}.value", value=check.value, dim=dim, formula=check.label, source=source)
     yield Quantity(name=f"{name}.low", value=low, dim=dim, formula="low end of what the value may be", source=source)
     yield Quantity(name=f"{name}.high", value=high, dim=dim, formula="high end of what the value may be", source=source)

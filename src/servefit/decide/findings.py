@@ -1,6 +1,7 @@
 """Findings, each with its line, the name, what is written and what recomputing gives:
 
 STALE       a bound number or word is not what it is bound to
+SIDE        a target is written with words for the other side: "at least" where it is "at most"
 UNKNOWN     bound to a name that is no quantity, or an expression that cannot be evaluated
 BARE        a number that is not bound and is no date, code or quotation with its source
 FAILS       a check of the decided configuration does not pass

@@ -93,7 +93,7 @@ def _body(report: Report, ledger: Ledger, cards: _Cards) -> str:
 def _placed(report: Report, ledger: Ledger, cards: _Cards, shown: list[str]) -> str:
     """The body's Markdown with every bound number replaced by a placeholder, and every other comment dropped."""
     decision = report.decision
-    stale = {(f.line, f.name) for f in report.findings if f.code in ("STALE", "UNKNOWN", "UNMEASURED")}
+    stale = {(f.line, f.name) for f in report.findings if f.code in ("STALE", "SIDE", "UNKNOWN", "UNMEASURED")}
     by_line: dict[int, list[Binding]] = {}
     for binding in decision.comments:
         by_line.setdefault(binding.line, []).append(binding)

@@ -178,6 +178,12 @@ def _front(decision: Decision, ledger: Ledger) -> Iterator[Finding]:
 
 # --- bound numbers --------------------------------------------------------------------------------------------------
 
+_SIDE = re.compile(
+    r"(?:(?P<upper>\b(?:at most|up to|(?:no|not) more than)|≤|<=)|(?P<lower>\b(?:at least|(?:no|not) (?:less|fewer) than)|≥|>=))[\s*_(]*$",
+    re.IGNORECASE,
+)
+"""What promises a side of a number, at the end of the text before it. "Above" and "below" say as often what would break the promise."""
+
 
 def _bindings(decision: Decision, ledger: Ledger) -> Iterator[Finding]:
     for binding in decision.bindings:
@@ -197,6 +203,27 @@ def _bindings(decision: Decision, ledger: Ledger) -> Iterator[Finding]:
                 recomputed=spelled(quantity).strip("`"),
                 message=wrong,
             )
+        elif said := _other_side(decision, binding, quantity):
+            yield Finding(
+                code="SIDE",
+                level="error",
+                line=binding.line,
+                name=binding.name,
+                written=said,
+                recomputed=quantity.side,
+                message=f"'{said}' is written before {binding.written.text}; the target is '{quantity.side}'.",
+            )
+
+
+def _other_side(decision: Decision, binding: Binding, quantity: Quantity) -> str:
+    """The words right before a target that put the value on its other side; "" where there are none."""
+    if not quantity.side:
+        return ""
+    found = _SIDE.search(decision.lines[binding.line - 1][: binding.written.start])
+    if not found:
+        return ""
+    kept = found.group("upper" if quantity.side == "at most" else "lower")
+    return "" if kept else found.group().rstrip("*_( ")
 
 
 def _unknown(binding: Binding, ledger: Ledger) -> Finding:
