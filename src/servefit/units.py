@@ -111,8 +111,20 @@ def round_half_up(value: float | Decimal, places: int) -> Decimal:
 
 
 def fmt(value: float | None, places: int = 0) -> str:
-    """`value` with thousands commas at `places` decimals; "-" where nothing was observed."""
-    return "-" if value is None else f"{round_half_up(value, places):,f}"
+    """`value` with thousands commas at `places` decimals, or as many as its first two digits need where that would read as zero.
+
+    "-" where nothing was observed; below a millionth it is zero.
+
+    >>> fmt(1234.5), fmt(0.24), fmt(0.001, 2), fmt(-0.0000001), fmt(0.0, 1), fmt(None)
+    ('1,235', '0.24', '0.0010', '0', '0.0', '-')
+    """
+    if value is None:
+        return "-"
+    rounded = round_half_up(value, places)
+    if not rounded:
+        small = abs(value) >= 1e-6
+        rounded = round_half_up(value, 1 - Decimal(repr(float(value))).adjusted()) if small else abs(rounded)
+    return f"{rounded:,f}"
 
 
 def fmt_s(value: float | None) -> str:
@@ -157,12 +169,13 @@ def fmt_both_bytes(value: float | None) -> str:
 def fmt_percent(fraction: float | None, places: int = 0) -> str:
     """A fraction as a percentage, times 100 in decimal: 1.005 is 100.5%, which a float's product just misses.
 
-    >>> fmt_percent(0.8949), fmt_percent(1.005), fmt_percent(None)
-    ('89%', '101%', '-')
+    >>> fmt_percent(0.8949), fmt_percent(1.005), fmt_percent(-0.001), fmt_percent(None)
+    ('89%', '101%', '0%', '-')
     """
     if fraction is None:
         return "-"
-    return f"{round_half_up(Decimal(repr(float(fraction))) * 100, places):,f}%"
+    rounded = round_half_up(Decimal(repr(float(fraction))) * 100, places)
+    return f"{rounded or abs(rounded):,f}%"
 
 
 def fmt_count(n: float, noun: str) -> str:

@@ -61,6 +61,7 @@ def test_flags_and_files_have_the_same_limits():
         (("simulate", "--device", "rtx-4090", "--model", "llama-3.1-8b", "--rate", "1e-300"), "--rate is 1e-300"),
         (("simulate", "--device", "l4", "--model", "llama-3.1-8b", "--rate", "1", "--out", ""), "--out is empty"),
         (("simulate", "--device", "l4", "--model", "llama-3.1-8b", "--rate", "1", "--out="), "--out is empty"),
+        (("measure", ""), "What follows 'measure' is empty"),
         (("simulate", "--device", "l4", "--model", "llama-3.1-8b", "--rate", "1", "--accept", "0.5"), "without --draft-tok"),
         (("plan", "--model", "llama-3.1-8b", "--device", "l4", "--rate", "1", "--seeds", "999999999"), "--seeds is 999999999"),
         (("plan", "--model", "llama-3.1-8b", "--device", "l4", "--rate", "1", "--price", "1.10"), "names no device"),

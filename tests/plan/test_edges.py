@@ -1,5 +1,7 @@
 """Both edges of the passing range, the target that sets each, and the device that never passes."""
 
+from dataclasses import replace
+
 from plan.make import candidate
 from servefit.plan.edges import device_failures, groups, seat_range, too_close
 
@@ -39,6 +41,22 @@ def test_the_failing_device_names_its_check_and_best_value():
     assert failure.device == "cpu"
     assert failure.sentence == "cpu never passes p99 TPOT: its best is 610 ms (chunked, 1 seat) against 10.0 ms."
     assert [n.check for n in failure.never] == ["tpot"]
+
+
+def test_what_nobody_saw_has_no_best_value():
+    """Answers of one token have no gap: TPOT is not met, and no dash stands for its best."""
+    slow = [candidate(1, device="cpu", tpot=0.61)]
+    unseen = [
+        replace(
+            c,
+            checks=tuple(
+                replace(k, value=None, margin=None, interval=None) if k.name == "tpot" else k for k in c.checks
+            ),
+        )
+        for c in slow
+    ]
+    (failure,) = device_failures(unseen)
+    assert failure.sentence == "cpu never shows p99 TPOT, as an answer of one token has no gap, so 10.0 ms is not met."
 
 
 def test_a_model_that_does_not_fit_is_said_as_such():

@@ -148,7 +148,8 @@ def _no_empty(args: list[str]) -> None:
     """Raise ServefitError for an option with nothing behind it, which would be read as "here" or as "none"."""
     for before, arg in zip(["", *args], args, strict=False):
         if not arg or (arg.startswith("--") and arg.endswith("=") and arg.count("=") == 1):
-            name = arg.rstrip("=") or before or "The first argument"
+            behind = before if before.startswith("-") else f"What follows '{before}'" if before else ""
+            name = arg.rstrip("=") or behind or "The first argument"
             raise ServefitError(
                 f"{name} is empty.", hint="Is a variable of your shell not set? Leave it out, or name it."
             )

@@ -346,7 +346,8 @@ def _what_ifs(plan: Plan, *, everything: bool) -> None:
         before, after = pair
         if before is None or after is None:
             return "-"
-        return f"{text} ({'+' if after >= before else ''}{fmt_percent(after / before - 1)})" if before else text
+        change = fmt_percent(after / before - 1 if before else None)
+        return f"{text} ({'' if change in ('0%', '-') or change.startswith('-') else '+'}{change})" if before else text
 
     rows = plan.what_ifs if everything else sorted(plan.what_ifs, key=_how_much, reverse=True)[:FEW]
     body = [

@@ -115,6 +115,9 @@ def _sentence(device: str, members: Sequence[Candidate]) -> str:
     best = next((c for c in members if c.id == first.best_candidate), None)
     where = f" ({best.policy}, {fmt_count(best.seats, 'seat')})" if best else ""
     rest = "".join(f"; nor {n.label} (best {show(n.best_value, n.unit)})" for n in others)
+    if first.best_value is None:
+        why = ", as an answer of one token has no gap" if first.check == "tpot" else ""
+        return f"{device} never shows {first.label}{why}, so {show(first.target, first.unit)} is not met{rest}."
     return (
         f"{device} never passes {first.label}: its best is {show(first.best_value, first.unit)}{where} against "
         f"{show(first.target, first.unit)}{rest}."
