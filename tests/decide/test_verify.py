@@ -216,3 +216,59 @@ def test_a_floor_keeps_its_side_and_fix_leaves_it(tmp_path):
     path.write_text(wrong, encoding="utf-8")
     assert [(f.code, f.name) for f in verify(path).findings] == [("SIDE", "goodput.target")]
     assert fixed(verify(path)) == wrong
+
+
+BESIDE = ["TTFT—900 ms was seen", "TTFT:900ms", "up-to-900 ms", "TTFT≈900 ms", "TTFT/900 ms", "TTFT…900 ms", "don't—42% fail", "TTFT is\n900. That is bad",
+          "TTFT\u200b900 ms", "v900 ms", "p99 TTFT_900 ms", "@900 ms", "§900 ms", "_900 ms_", "__900 ms__", "*TTFT*900ms", "`900` ms", "``900`` ms", "`900 ms`"]  # fmt: skip
+
+
+@pytest.mark.parametrize("said", BESIDE)
+def test_no_number_hides_behind_what_stands_before_it(tmp_path, said):
+    """A dash, a colon, emphasis, an invisible space or a code span around nothing but a number makes no name of it."""
+    path = make_case(tmp_path)
+    path.write_text(path.read_text(encoding="utf-8") + f"\n- {said}\n", encoding="utf-8")
+    assert [f.code for f in verify(path).findings if f.level == "error"] == ["BARE"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "p99 s",
+        "llama-3.1-8b",
+        "a100-80gb",
+        "`seats16/b2048`",
+        "#12",
+        "version 0.1.0",
+        "H100",
+        "int8",
+        "2026-11-30",
+        "Q3 2026",
+        "gpt-4o",
+    ],
+)
+def test_names_stay_names(tmp_path, name):
+    """Digits within a name are no number."""
+    path = make_case(tmp_path)
+    path.write_text(path.read_text(encoding="utf-8") + f"\n- About {name} as such.\n", encoding="utf-8")
+    assert not [f for f in verify(path).findings if f.level == "error"]
+
+
+@pytest.mark.parametrize("behind", ["k seats", " thousand seats", "% of seats", "½ seats", "<sup>2</sup>"])
+def test_nothing_behind_a_number_multiplies_it(tmp_path, behind):
+    """The comment of a bound number ends it: what reads on is another number."""
+    path = make_case(tmp_path)
+    text = path.read_text(encoding="utf-8")
+    at = text.index("<!--seats-->") + len("<!--seats-->")
+    path.write_text(text[:at] + behind + text[at:].removeprefix(" seats"), encoding="utf-8")
+    assert [f.code for f in verify(path).findings if f.level == "error"] == (["BARE"] if "sup" in behind else ["STALE"])
+
+
+@pytest.mark.parametrize("minus", ["\u2011", "\u2012", "—", "\uff0d", "<b>-", "minus "])
+def test_a_margin_does_not_turn_negative(tmp_path, minus):
+    """A dash of any kind before a margin reads as its sign."""
+    path = make_case(tmp_path)
+    text = path.read_text(encoding="utf-8")
+    at = text.index("<!--tightest.margin-->")
+    plus = text.rindex("+", 0, at)
+    path.write_text(text[:plus] + minus + text[plus + 1 :], encoding="utf-8")
+    assert {f.code for f in verify(path).findings if f.level == "error"} == {"STALE"}

@@ -441,7 +441,11 @@ _DATES = re.compile(
     r"|\bQ[1-4] \d{4}\b"
 )
 _LINKS = re.compile(r"(?<=\])\([^)\s]*(?:\s+\"[^\"]*\")?\)|<https?://[^>]*>|https?://\S+|(?<=\]): +\S+")
-_LIST_MARK = re.compile(r"^(\s*(?:>\s*)*)\d{1,9}[.)](?=\s)")
+_LIST_MARK = re.compile(r"^(\s*(?:>\s*)*)\d{1,2}[.)](?=\s)")
+_ONLY_NUMBER = re.compile(rf" *{NUMBER}(?: ?[A-Za-zµ%×/]+)? *")
+_SPACED_WORD = re.compile(r"[ \u00a0\u2009\u202f]([A-Za-zµμ%×/]+)")
+_HEAD = re.compile(r"[\w.#§@+-]*$")
+"""What a name may begin with, right before its digits: "llama-", "p", "#". A dash, a colon, a slash or a sign ends it."""
 _SOURCE_DATE = re.compile(r"\b(?:19|20)\d{2}(?:-\d{2}(?:-\d{2})?)?\b")
 
 
@@ -459,6 +463,8 @@ def _blank_code(line: str, *, keep_ends: bool = False) -> str:
     """The line with what is in code spans blanked, its length kept; the ticks stay with `keep_ends`."""
 
     def blank(match: re.Match[str]) -> str:
+        if _ONLY_NUMBER.fullmatch(match.group(2)) and not keep_ends:
+            return " " * len(match.group(1)) + match.group(2) + " " * len(match.group(1))
         ticks = match.group(1) if keep_ends else " " * len(match.group(1))
         return ticks + " " * len(match.group(2)) + ticks
 
@@ -515,10 +521,19 @@ def _spaces(match: re.Match[str]) -> str:
 
 def _is_number(text: str, match: re.Match[str]) -> bool:
     """Whether the digits are a number: "p99", "llama-3.1-8b", "#12" and "0.1.0" are names."""
-    start = match.start()
-    head = re.search(r"[^\s|()\[\]{}\"'*,;=<>]*$", text[:start])
-    word = head.group() if head else ""
-    if word and (word[0].isalpha() or word[0] in "#§_@"):
+    head = _HEAD.search(text, 0, match.start())
+    word = head.group().lstrip("_") if head else ""
+    behind = _SPACED_WORD.match(
+        text,
+        match.end("exponent")
+        if match["exponent"]
+        else match.end("fraction")
+        if match["fraction"]
+        else match.end("digits"),
+    )
+    if behind and is_unit(behind.group(1)) and word not in ("p", "P") and word[:1] != "#":
+        return True  # "up-to-900 ms" and "v900 ms" are no names
+    if word and (word[0].isalpha() or word[0] in "#§@"):
         return False
     tail = text[match.end("digits") :]
     return not re.match(r"\.\d+\.\d", tail)

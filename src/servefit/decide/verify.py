@@ -178,6 +178,10 @@ def _front(decision: Decision, ledger: Ledger) -> Iterator[Finding]:
 
 # --- bound numbers --------------------------------------------------------------------------------------------------
 
+_MORE = re.compile(r"[\w%‰½¼¾²³×°]\S*|\s(?:hundred|thousand|million|billion|k|M)\b")
+"""Behind the comment of a number: no space, or a word that multiplies."""
+_LESS = re.compile(r"(?:\bminus\s+|[-‐‑‒–—−－﹣])[*_]*$", re.IGNORECASE)
+"""Before a number that has a sign of its own."""
 _SIDE = re.compile(
     r"(?:(?P<upper>\b(?:at most|up to|(?:no|not) more than)|≤|<=)|(?P<lower>\b(?:at least|(?:no|not) (?:less|fewer) than)|≥|>=))[\s*_(]*$",
     re.IGNORECASE,
@@ -203,6 +207,16 @@ def _bindings(decision: Decision, ledger: Ledger) -> Iterator[Finding]:
                 recomputed=spelled(quantity).strip("`"),
                 message=wrong,
             )
+        elif said := _beside(decision, binding, quantity):
+            yield Finding(
+                code="STALE",
+                level="error",
+                line=binding.line,
+                name=binding.name,
+                written=said,
+                recomputed=spelled(quantity).strip("`"),
+                message=f"'{said}' reads as another number than {spelled(quantity)}.",
+            )
         elif said := _other_side(decision, binding, quantity):
             yield Finding(
                 code="SIDE",
@@ -213,6 +227,19 @@ def _bindings(decision: Decision, ledger: Ledger) -> Iterator[Finding]:
                 recomputed=quantity.side,
                 message=f"'{said}' is written before {binding.written.text}; the target is '{quantity.side}'.",
             )
+
+
+def _beside(decision: Decision, binding: Binding, quantity: Quantity) -> str:
+    """A number with what stands so near to it that it reads as part of it: "48k", "48 thousand", a minus; "" where nothing does."""
+    if quantity.dim == "text" or binding.written.number is None:
+        return ""
+    line = decision.lines[binding.line - 1]
+    end = line.index("-->", binding.column) + 3
+    before, text = line[: binding.written.start], binding.written.text
+    if more := _MORE.match(line, end):
+        return text + more.group()
+    less = _LESS.search(before) if quantity.signed else None
+    return less.group().lstrip() + text if less else ""
 
 
 def _other_side(decision: Decision, binding: Binding, quantity: Quantity) -> str:
