@@ -294,3 +294,45 @@ def test_a_plan_at_p95_speaks_of_p95(tmp_path, monkeypatch, call):
     assert "delta.ttft.p95-->" in text
     assert "| p95 TTFT | p95 TPOT | why not |" in text
     assert call("verify", "decision.md")[0] == 0
+
+
+OVER_ITS_OWN = [
+    ("decide", "plan.json", "--out", "plan.json", "--force"),
+    ("decide", "plan.json", "--out", "new.md", "--html", "plan.json"),
+    ("decide", "plan.json", "--out", "new.md", "--html", "new.md"),
+    ("decide", "plan.json", "--html", "./decision.md", "--force"),
+    ("decide", "plan.json", "--out", "good/run.json", "--run", "good", "--force"),
+    ("decide", ".", "--out", "plan.json", "--force"),
+    ("decide", "plan.json", "--out", "new.md", "--bundle", "plan.json"),
+    ("decide", "there.md", "--html", "there.md"),
+    ("decide", "there.md", "--html", "plan.json"),
+    ("export", "good", "--csv", "--out", "good/run.json"),
+    ("export", "good", "--markdown", "--out", "good/../good/requests.jsonl"),
+    ("plan", "question.toml", "--out", "question.toml", "--force"),
+    ("calibrate", "good", "--out", "good/requests.jsonl", "--force"),
+    ("calibrate", "--import", "calibration.json", "--out", "calibration.json", "--force"),
+    (
+        "calibrate",
+        "good",
+        "--out",
+        "new.json",
+        "--prior",
+        "calibration.json",
+        "--export",
+        "calibration.json",
+        "--force",
+    ),
+]
+
+
+@pytest.mark.parametrize("words", OVER_ITS_OWN, ids=" ".join)
+def test_nothing_is_written_over_what_the_command_reads(here, call, words):
+    """Each is refused in one sentence, with --force too, and every file is as it was."""
+    (here / "question.toml").write_text(
+        'models = ["llama-3.1-8b"]\ndevices = ["a100-80gb"]\n[workload]\nconcurrency = 2\n'
+    )
+    assert call("decide", "plan.json", "--out", "there.md")[0] == 0
+    before = {p: p.read_bytes() for p in here.rglob("*") if p.is_file()}
+    code, out, err = call(*words)
+    assert ((code, out) == (2, "") and "would be written over" in err) or "would write over" in err, err
+    assert {p: p.read_bytes() for p in here.rglob("*") if p.is_file()} == before

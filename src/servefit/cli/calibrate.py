@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli import amounts
-from servefit.cli.keep import check_not_decided_on
+from servefit.cli.keep import check_not_decided_on, check_not_read
 from servefit.errors import ServefitError
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def command(sources: tuple[str, ...], out: Path, *, as_json: bool, **given: Any)
     from servefit.calibrate.files import anonymous, imported
     from servefit.files import check_writable
 
+    for path, option in ((out, "--out"), (given["export_to"], "--export")):
+        check_not_read(path, [*sources, given["import_from"], given["prior"]], option=option)
     if not given["force"]:
         check_not_decided_on(out, what="this calibration", force=True)
         if given["export_to"] is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit import __version__
+from servefit.cli.keep import check_not_decided_on, check_not_read
 from servefit.cli.show import emit_json, plain, table
 from servefit.errors import ServefitError
 
@@ -45,6 +46,12 @@ def command(**said: Any) -> None:
     from servefit.decide.verify import verify
 
     source: Path = said["source"]
+    written = None if source.suffix == ".md" else _target(said)
+    check_not_read(written, [source, *said["runs"]])
+    for option in ("html", "bundle"):
+        check_not_read(said[option], [source, *said["runs"], written], option=f"--{option}")
+    if said["html"]:
+        check_not_decided_on(said["html"], what="this report", option="--html")
     if source.suffix == ".md":
         path = source
         if not (said["html"] or said["figures"] or said["bundle"]):
@@ -67,11 +74,7 @@ def _write(said: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
         raise ServefitError(
             f"A decision is exactly one configuration, not {len(said['candidates'])}.", hint="Name one."
         )
-    source: Path = said["source"]
-    home = source if source.is_dir() else source.parent
-    path: Path = said["out"] or home / "decision.md"
-    if path.is_dir():
-        path /= "decision.md"
+    source, path = said["source"], _target(said)
     if path.exists() and not said["force"]:
         raise ServefitError(
             f"{path} is there already, and may have been edited.", hint="Name another with --out, or say --force."
@@ -81,6 +84,13 @@ def _write(said: dict[str, Any]) -> tuple[Path, tuple[str, ...]]:
         deciders=said["deciders"], assume=said["own"], status=said["status"], date=_date(said["date"]),
     )  # fmt: skip
     return path, notes
+
+
+def _target(said: dict[str, Any]) -> Path:
+    """Where the decision goes."""
+    source: Path = said["source"]
+    path: Path = said["out"] or (source if source.is_dir() else source.parent) / "decision.md"
+    return path / "decision.md" if path.is_dir() else path
 
 
 def _date(text: str | None) -> dt.date | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from servefit.cli.keep import check_not_decided_on
+from servefit.cli.keep import check_not_decided_on, check_not_read
 from servefit.errors import MissingExtra, ServefitError
 from servefit.units import fmt, fmt_count, fmt_percent, fmt_s
 
@@ -38,6 +38,7 @@ def command(run: Path, *, kind: str | None, out: Path | None) -> None:
     if kind is None:
         raise ServefitError("No format is named.", hint="Add --csv, --parquet or --markdown.")
     if out is not None:
+        check_not_read(out, [run])
         check_not_decided_on(out, what="this table")
     found = load_run(run, packed=True)
     if kind == "parquet":

@@ -1,8 +1,33 @@
-"""What a decision rests on is kept: no verb writes over it unasked."""
+"""What a decision rests on is kept, and what a verb reads: no verb writes over it."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from servefit.errors import ServefitError
+
+OF_A_FOLDER: Final = ("run.json", "requests.jsonl", "plan.json")
+"""The files that are meant where a folder is read."""
+
+
+def check_not_read(path: Path | None, sources: Iterable[Path | str | None], *, option: str = "--out") -> None:
+    """Raise ServefitError where `path`, which the flag `option` names to be written, is one of the `sources` (in a folder: the file that counts).
+
+    No flag lifts this: what is read would be gone before anybody knows whether the answer was worth it.
+    """
+    if path is None:
+        return
+    place = path.resolve()
+    for source in sources:
+        if source is None:
+            continue
+        there = Path(source)
+        own = [there / name for name in OF_A_FOLDER] if there.is_dir() else [there]
+        if place in [file.resolve() for file in own]:
+            raise ServefitError(
+                f"{path} is one of the files of this very command, and would be written over.",
+                hint=f"Name another file with {option}.",
+            )
 
 
 def check_not_decided_on(path: Path, *, what: str, option: str = "--out", force: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from servefit.cli import amounts, names, show
-from servefit.cli.keep import check_not_decided_on
+from servefit.cli.keep import check_not_decided_on, check_not_read
 from servefit.cli.promises import goodput, goodput_option, latencies, latency_options
 from servefit.errors import ServefitError
 
@@ -115,6 +115,7 @@ def command(
         raise ServefitError(f"--jobs is {jobs}.", hint="One process or more.")
     path = out or Path("plan.json")
     if out is not None or not as_json:
+        check_not_read(path, [file, *spec.calibrations])
         check_writable(path)
         if not given["force"]:
             check_not_decided_on(path, what="this plan", force=True)
