@@ -6,7 +6,7 @@ from array import array
 import pytest
 
 from servefit.measure.rows import Planned, make_row, spread_tokens
-from servefit.records import RequestRecord
+from servefit.records import RequestRecord, row_to_json
 from servefit.wire.client import Exchange
 from servefit.wire.dialects import DIALECTS
 
@@ -26,8 +26,8 @@ def end(tokens: int | None = None, prompt: int = 10, reason: str = "length", **m
     return b"data: " + json.dumps(value).encode() + b"\n\ndata: [DONE]\n\n"
 
 
-def row(*reads: bytes, **plan: object) -> RequestRecord:
-    """The row of an answer whose reads came 10 ms apart, sent at 0."""
+def row(*reads: bytes, secret: str | None = None, **plan: object) -> RequestRecord:
+    """The row of an answer whose reads came 10 ms apart, sent at 0; with a `secret` its text is kept."""
     exchange = Exchange(0, b"")
     exchange.http_status, exchange.complete, exchange.sent_ns = 200, True, 0
     exchange.headers = {"content-type": "text/event-stream"}
@@ -38,7 +38,8 @@ def row(*reads: bytes, **plan: object) -> RequestRecord:
         times.append(number * 10_000_000)
     exchange.times_ns = times
     exchange.done_ns = times[-1]
-    return make_row(exchange, Planned(id="0", **plan), CHAT, start_ns=0)  # type: ignore[arg-type]
+    known = {"secret": secret, "keep_text": True} if secret else {}
+    return make_row(exchange, Planned(id="0", **plan), CHAT, start_ns=0, **known)  # type: ignore[arg-type]
 
 
 def test_the_end_of_text_token_is_no_gap():
@@ -87,6 +88,20 @@ def test_the_servers_own_times_stand_beside_ours():
 def test_control_characters_do_not_reach_the_row_raw():
     """What the model wrote is kept only on request."""
     assert row(token("\x1b[31m"), end(1)).text is None
+
+
+def test_no_echo_brings_the_key_into_a_row():
+    """A server that writes the key into its answer, its finish or a count: the row holds it nowhere."""
+    key = "sk-very-secret-0123456789"
+    got = row(
+        token(f"your key is {key}"),
+        token("b", model=key, id=key),
+        end(2, reason=key, system_fingerprint=key),
+        secret=key,
+    )
+    assert got.text == "your key is ***b"
+    assert got.finish_reason == "***"
+    assert key not in row_to_json(got)
 
 
 @pytest.mark.parametrize(("total", "sizes"), [(7, [1, 1, 1]), (3, [9, 1, 1]), (100, [1, 50, 3])])

@@ -75,13 +75,13 @@ def make_row(exchange: Exchange, planned: Planned, dialect: Dialect, *, start_ns
         osl=osl,
         osl_source=osl_source,  # type: ignore[arg-type]
         cached_tok=reply.cached_tok,
-        finish_reason=reply.finish_reason,
+        finish_reason=_scrub(reply.finish_reason, secret),
         http_status=exchange.http_status,
         error=_scrub(error, secret),
         findings=tuple(sorted(reply.findings)),
         server=_server_side(exchange, reply),
         user=planned.user,
-        text="".join(reply.texts) if keep_text else None,
+        text=_scrub("".join(reply.texts), secret) if keep_text else None,
     )
 
 
