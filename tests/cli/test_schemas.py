@@ -61,6 +61,15 @@ def test_outputs_match(name, folder, cli, monkeypatch):
         jsonschema.validate(json.loads(out), _schema(name))
 
 
+def test_config_without_a_file_matches(cli, monkeypatch, tmp_path):
+    """Where no servefit.toml is found the file is null, and the schema says that it may be."""
+    monkeypatch.chdir(tmp_path)
+    code, out, err = cli("config", "show", "--json")
+    assert code == 0, err
+    assert json.loads(out)["file"] is None
+    jsonschema.validate(json.loads(out), _schema("config-show"))
+
+
 def test_plan_file_has_the_schema_of_its_output():
     """plan.json is what `plan --json` prints: the golden one is accepted too."""
     from cli.outputs import GOLDEN
