@@ -226,6 +226,25 @@ def test_the_key_is_in_no_file(server: TrapServer, tmp_path: Path, monkeypatch: 
     assert "very-secret" not in repr(target)
 
 
+def test_a_key_with_a_line_end_is_the_key_without(server: TrapServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Files and secret stores leave a line end behind the key: it is not sent, and a server that quotes the key still brings it nowhere."""
+    monkeypatch.setenv("SOME_KEY", " sk-very-secret-0123456789\r\n")
+    target = find_endpoint(f"{server.url}/http_401", model="m", api_key_env="SOME_KEY")
+    measure(target, LOAD, Options(out=tmp_path / "run", probe=False))
+    _, headers, _ = server.seen.requests[-1]
+    assert headers["authorization"] == "Bearer sk-very-secret-0123456789"
+    assert not [p for p in (tmp_path / "run").iterdir() if b"very-secret" in p.read_bytes()]
+
+
+@pytest.mark.parametrize("key", ["sk-new\r\nX-Evil: 1", "sk\x00", "sk-\t9", "schlüssel"])
+def test_a_key_is_one_line_of_ascii(key: str, monkeypatch: pytest.MonkeyPatch):
+    """A key that would bring a header of its own is refused before anything is sent, and not quoted."""
+    monkeypatch.setattr("os.environ", {**os.environ, "SOME_KEY": key})
+    with pytest.raises(CannotMeasure, match="The API key in SOME_KEY has characters") as caught:
+        find_endpoint("http://127.0.0.1:9", model="m", api_key_env="SOME_KEY")
+    assert key not in str(caught.value) + str(caught.value.hint)
+
+
 def test_a_missing_key_is_said(monkeypatch: pytest.MonkeyPatch):
     """A key that is named and not set is a sentence, before anything is sent."""
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)

@@ -63,6 +63,12 @@ def test_a_run_is_a_trace(tmp_path):
         ("a.csv", AZURE + "2023-11-16 18:16:00.0,many,3\n", "line 4 is malformed"),
         ("a.csv", AZURE.splitlines()[0] + "\n", "holds no requests"),
         ("a.csv", AZURE + "yesterday,1,3\n", "line 4 is malformed"),
+        ("a.csv", AZURE + '2023-11-16 18:16:00.0,"' + "9" * 200_000 + '",3\n', "line 4 is malformed: field larger"),
+        (
+            "a.csv",
+            AZURE + '2023-11-16 18:16:00.0,"10,3\n' + "2023-11-16 18:16:01.0,10,3\n" * 9000,
+            "line 4 is malformed",
+        ),
         ("a.jsonl", "", "holds no requests"),
         ("a.jsonl", MOONCAKE + "{\n", "line 3 is malformed"),
         ("a.jsonl", '{"timestamp": 0, "input_length": 5}\n', "line 1 has no 'output_length'"),

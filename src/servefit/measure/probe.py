@@ -49,8 +49,11 @@ class Endpoint:
 
     @property
     def secret(self) -> str:
-        """The API key, from the environment; "" where none is named or set. Never stored, printed or logged."""
-        return os.environ.get(self.api_key_env, "") if self.api_key_env else ""
+        """The API key, from the environment; "" where none is named or set. Never stored, printed or logged.
+
+        Without the line end that files and secret stores leave behind it.
+        """
+        return os.environ.get(self.api_key_env, "").strip() if self.api_key_env else ""
 
     def wire(self, ask: Ask) -> bytes:
         """The whole HTTP request, ready to send."""
@@ -95,10 +98,15 @@ def find_endpoint(
     wanted = dialect or url.dialect
     if wanted and wanted not in DIALECTS:
         raise ServefitError(f"There is no dialect '{wanted}'.", hint=f"Known: {', '.join(DIALECTS)}.")
-    if api_key_env and not os.environ.get(api_key_env):
+    if api_key_env and not (key := os.environ.get(api_key_env, "").strip()):
         raise CannotMeasure(
             f"The environment variable {api_key_env} is not set, so there is no API key.",
             hint=f"export {api_key_env}=...",
+        )
+    if api_key_env and not (key.isascii() and key.isprintable()):
+        raise CannotMeasure(
+            f"The API key in {api_key_env} has characters that no header may hold, such as a line end within it.",
+            hint="Is it two keys, or a whole file? It is one line of ASCII.",
         )
     chosen = DIALECTS[wanted or "openai-chat"]
     return Endpoint(

@@ -73,15 +73,15 @@ def _is_run(path: Path) -> bool:
 def _azure(path: Path, n: int | None) -> Iterator[Row]:
     lines = read_lines(path)
     first = next(lines, "")
-    header = [name.strip().lower() for name in next(csv.reader([first]), [])]
+    header = [name.strip().lower() for name in _cells(path, 1, first)]
     wanted = ["timestamp", "contexttokens", "generatedtokens"]
     if not set(wanted) <= set(header):
         got = first[:80] or "nothing"
         raise ServefitError(f"{path} line 1 is '{got}', not TIMESTAMP,ContextTokens,GeneratedTokens.", hint=_HINT)
     at, isl, osl = (header.index(name) for name in wanted)
     start: datetime | None = None
-    for number, row in enumerate(csv.reader(lines), 2):
-        if not row:
+    for number, line in enumerate(lines, 2):
+        if not (row := _cells(path, number, line)):
             continue
         if n is not None and number - 2 >= n:
             return
@@ -94,6 +94,14 @@ def _azure(path: Path, n: int | None) -> Iterator[Row]:
             yield _row(due_s, int(row[isl]), int(row[osl]))
         except (ValueError, IndexError, OverflowError) as error:
             raise _malformed(path, number, error) from None
+
+
+def _cells(path: Path, number: int, line: str) -> list[str]:
+    """The cells of one line: no cell of a trace goes over its end, so a quote that is not closed spoils no more than its line."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error as error:
+        raise _malformed(path, number, error) from None
 
 
 def _mooncake(path: Path, n: int | None) -> Iterator[Row]:
