@@ -310,6 +310,12 @@ OVER_ITS_OWN = [
     ("export", "good", "--markdown", "--out", "good/../good/requests.jsonl"),
     ("plan", "question.toml", "--out", "question.toml", "--force"),
     ("calibrate", "good", "--out", "good/requests.jsonl", "--force"),
+    ("plan", "question.toml", "--out", "there.md", "--force"),
+    ("plan", "question.toml", "--out", "good/requests.jsonl", "--force"),
+    ("export", "bad", "--csv", "--out", "there.md"),
+    ("export", "bad", "--csv", "--out", "good/run.json"),
+    ("decide", "plan.json", "--out", "new.md", "--html", "question.toml"),
+    ("calibrate", "good", "--out", "question.toml", "--force"),
     ("calibrate", "--import", "calibration.json", "--out", "calibration.json", "--force"),
     (
         "calibrate",

@@ -47,7 +47,7 @@ def command(**said: Any) -> None:
 
     source: Path = said["source"]
     written = None if source.suffix == ".md" else _target(said)
-    check_not_read(written, [source, *said["runs"]])
+    check_not_read(written, [source, *said["runs"]], decision=True)
     for option in ("html", "bundle"):
         check_not_read(said[option], [source, *said["runs"], written], option=f"--{option}")
     if said["html"]:

@@ -10,9 +10,12 @@ OF_A_FOLDER: Final = ("run.json", "requests.jsonl", "plan.json")
 """The files that are meant where a folder is read."""
 
 
-def check_not_read(path: Path | None, sources: Iterable[Path | str | None], *, option: str = "--out") -> None:
+def check_not_read(
+    path: Path | None, sources: Iterable[Path | str | None], *, option: str = "--out", decision: bool = False
+) -> None:
     """Raise ServefitError where `path`, which the flag `option` names to be written, is one of the `sources` (in a folder: the file that counts).
 
+    Nor may it be what people wrote or measured: a run's own file, a TOML file, or (unless a `decision` is what is written) a decision.
     No flag lifts this: what is read would be gone before anybody knows whether the answer was worth it.
     """
     if path is None:
@@ -28,6 +31,20 @@ def check_not_read(path: Path | None, sources: Iterable[Path | str | None], *, o
                 f"{path} is one of the files of this very command, and would be written over.",
                 hint=f"Name another file with {option}.",
             )
+    if (kept := _kept(path)) and not (decision and kept == "a decision"):
+        raise ServefitError(f"{path} is {kept}, and would be written over.", hint=f"Name another file with {option}.")
+
+
+def _kept(path: Path) -> str:
+    """What is in the file, where people wrote or measured it; "" of all else, and where there is none."""
+    if not path.is_file():
+        return ""
+    if path.name in OF_A_FOLDER[:2] and (path.parent / "run.json").exists():
+        return "part of a run"
+    if path.suffix.lower() == ".toml":
+        return "a TOML file"
+    with path.open("rb") as file:
+        return "a decision" if path.suffix.lower() == ".md" and file.read(3) == b"---" else ""
 
 
 def check_not_decided_on(path: Path, *, what: str, option: str = "--out", force: bool = False) -> None:
