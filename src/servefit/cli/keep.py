@@ -1,5 +1,6 @@
 """What a decision rests on is kept, and what a verb reads: no verb writes over it."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -20,13 +21,13 @@ def check_not_read(
     """
     if path is None:
         return
-    place = path.resolve()
+    place = os.path.realpath(path)  # unlike Path.resolve it has an answer for links that go in a circle
     for source in sources:
         if source is None:
             continue
         there = Path(source)
         own = [there / name for name in OF_A_FOLDER] if there.is_dir() else [there]
-        if place in [file.resolve() for file in own]:
+        if place in map(os.path.realpath, own):
             raise ServefitError(
                 f"{path} is one of the files of this very command, and would be written over.",
                 hint=f"Name another file with {option}.",
